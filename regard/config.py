@@ -1,0 +1,220 @@
+"""TOML and `key=value` → one frozen `Run(model, data, train, decode)`.
+
+A config is data: frozen, flat, checked once.  What a user mistypes comes back as one line that names the nearest key.
+The model's own config stands beside the model; this file knows it only as a value in a table of families.
+"""
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+from pydantic import ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass
+
+__all__ = [
+    "STRICT",
+    "DataConfig",
+    "DecodeConfig",
+    "Family",
+    "Run",
+    "TrainConfig",
+    "load",
+    "nearest",
+    "recipes",
+    "to_toml",
+]
+
+STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+def _at_least(low: float, **values: float) -> None:
+    for key, value in values.items():
+        if value < low:
+            raise ValueError(f"{key} is {value}; use {low} or more")
+
+
+@dataclass(frozen=True, config=STRICT)
+class DataConfig:
+    """Which pairs of sentences, and how they become tokens."""
+
+    source: str = ""  # a named data set or toy (multi30k, tatoeba-en-it, reverse); empty: own files in train and valid
+    pair: str = "en-de"  # languages of a named data set that holds several, source first
+    text: str = "raw"  # multi30k also has "tok": lower-cased and tokenised, as published scores use it
+    train: str = ""  # own file (TSV, JSONL, plain or .gz), or two line-aligned ones: "train.en,train.de"
+    valid: str = ""  # the same, held out
+    columns: str = "source,target"  # keys of a JSONL line; a TSV line has source and target first
+    vocab: int = 8000  # tokens of the joint BPE
+    longest: int = 256  # tokens; a longer pair is left out of training, a longer sentence is not translated
+    pairs: int = 20_000  # how many a toy generates
+
+    def __post_init__(self) -> None:
+        _at_least(1, vocab=self.vocab, pairs=self.pairs)
+        _at_least(2, longest=self.longest)
+
+
+@dataclass(frozen=True, config=STRICT)
+class TrainConfig:
+    """How to learn.  Adam (0.9, 0.98), label smoothing and the inverse-square-root schedule are those of the paper."""
+
+    steps: int = 10_000
+    tokens: int = 4096  # the most tokens of a batch on its longer side, padding counted
+    accumulate: int = 1  # batches for one step
+    lr: float = 1e-3  # the peak, reached after warm-up
+    warmup: int = 1000  # steps
+    smoothing: float = 0.1  # label smoothing
+    clip: float = 1.0  # largest norm of the gradient; 0 = never clipped
+    seed: int = 1
+    log_every: int = 20  # steps, as all the following
+    eval_every: int = 500
+    save_every: int = 500
+    average: int = 5  # the model kept at the end is the mean of this many last checkpoints
+    patience: int = 0  # stop after this many evaluations without a better loss; 0 = never
+    device: str = "auto"  # cuda, mps or cpu; auto takes the first there is
+
+    def __post_init__(self) -> None:
+        _at_least(1, steps=self.steps, tokens=self.tokens, accumulate=self.accumulate, warmup=self.warmup,
+                  log_every=self.log_every, eval_every=self.eval_every, save_every=self.save_every,
+                  average=self.average)  # fmt: skip
+        _at_least(0, lr=self.lr, clip=self.clip, seed=self.seed, patience=self.patience)
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(f"smoothing is {self.smoothing}; use 0 or more and less than 1")
+
+
+@dataclass(frozen=True, config=STRICT)
+class DecodeConfig:
+    """How to search for a translation."""
+
+    beam: int = 5  # 1 = greedy
+    length_penalty: float = 1.0  # a score is its log-probability / length ** this
+    batch: int = 64  # sentences at once
+
+    def __post_init__(self) -> None:
+        _at_least(1, beam=self.beam, batch=self.batch)
+
+
+class Family(NamedTuple):
+    """A kind of model: its config class, the paper's sizes by name, and how to build one."""
+
+    config: type
+    sizes: Mapping[str, Any]
+    build: Any
+
+
+@dataclass(frozen=True, config=STRICT)
+class Run:
+    """All that makes a training run: written to `run.toml`, enough to do it again."""
+
+    name: str
+    family: str
+    model: Any
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    decode: DecodeConfig = dataclasses.field(default_factory=DecodeConfig)
+    licence: str = ""  # of the data, for the model card
+
+
+def recipes() -> dict[str, Path]:
+    """The recipes that ship with the package, by name."""
+    return {path.stem: path for path in sorted(Path(str(resources.files("regard") / "recipes")).glob("*.toml"))}
+
+
+def load(what: str, changes: Iterable[str], families: Mapping[str, Family]) -> Run:
+    """Read a recipe by name, or a TOML file, and put `table.key=value` changes on top."""
+    path = Path(what) if what.endswith(".toml") else recipes().get(what)
+    if path is None:
+        raise ValueError(
+            f"no recipe {what!r}{nearest(what, recipes())}; recipes are {', '.join(recipes())}, or give a .toml file"
+        )
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"no file {path}; give a .toml file or a recipe: {', '.join(recipes())}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
+    for change in changes:
+        _change(tables, change)
+    return from_tables(path.stem, tables, families)
+
+
+def _change(tables: dict[str, Any], change: str) -> None:
+    """Put one `table.key=value` into the tables."""
+    key, equals, text = change.partition("=")
+    table, dot, name = key.partition(".")
+    if not equals or (not dot and key not in ("model", "name", "licence")):
+        raise ValueError(f"{change!r} is not of the form table.key=value, such as train.steps=2000")
+    if not dot:
+        name, place = ("size", tables.setdefault("model", {})) if key == "model" else (key, tables)
+    else:
+        place = tables.setdefault(table, {})
+    try:
+        place[name] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        place[name] = text  # a bare word or a path
+
+
+def from_tables(name: str, tables: dict[str, Any], families: Mapping[str, Family]) -> Run:
+    """Check the tables of a TOML file, and make the one frozen object of them."""
+    known: dict[str, type] = {"data": DataConfig, "train": TrainConfig, "decode": DecodeConfig}
+    for table in tables:
+        if table not in (*known, "model", "name", "licence"):
+            raise ValueError(
+                f"unknown table {table!r}{nearest(table, [*known, 'model'])}; tables are data, decode, model, train"
+            )
+    model = dict(tables.get("model", {}))
+    kind = str(model.pop("family", "transformer"))
+    if kind not in families:
+        raise ValueError(f"unknown model.family {kind!r}{nearest(kind, families)}; families are {', '.join(families)}")
+    family = families[kind]
+    size = str(model.pop("size", "base")).removeprefix(f"{kind}-")
+    if size not in family.sizes:
+        raise ValueError(
+            f"unknown model.size {size!r}{nearest(size, family.sizes)}; sizes are {', '.join(family.sizes)}"
+        )
+    if "vocab" in model:
+        raise ValueError("model.vocab is counted from the tokenizer; set data.vocab instead")
+    base = {field.name: getattr(family.sizes[size], field.name) for field in dataclasses.fields(family.config)}
+    parts = {table: build(table, cls, tables.get(table, {})) for table, cls in known.items()}
+    return Run(
+        name=str(tables.get("name", name)),
+        family=kind,
+        model=build("model", family.config, model, base),
+        licence=str(tables.get("licence", "")),
+        **parts,
+    )
+
+
+def build(table: str, cls: type, values: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Any:
+    """Make one config of a table, or say in one line what is wrong with it."""
+    known = [field.name for field in dataclasses.fields(cls)]
+    for key in values:
+        if key not in known:
+            raise ValueError(f"unknown key {table}.{key}{nearest(key, known)}; keys of {table} are {', '.join(known)}")
+    try:
+        return cls(**{**(base or {}), **values})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join([table, *map(str, first["loc"])])
+        what = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{key}: {what}" + (f", got {first['input']!r}" if first["loc"] else "")) from None
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The words "did you mean …?", or nothing if no known word is close."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def to_toml(run: Run) -> str:
+    """The whole run as TOML; `load` reads it back to an equal `Run`."""
+    model = {key: value for key, value in dataclasses.asdict(run.model).items() if key != "vocab"}
+    return tomli_w.dumps({
+        "name": run.name,
+        "licence": run.licence,
+        "model": {"family": run.family, **model},
+        **{table: dataclasses.asdict(getattr(run, table)) for table in ("data", "train", "decode")},
+    })  # fmt: skip
