@@ -1,0 +1,1 @@
+"""2. What two models or more share: attention, masks, positions, blocks."""

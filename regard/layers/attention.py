@@ -1,0 +1,145 @@
+"""Attention, once.  Every model mixes values through `attend`; whatever differs is passed in.
+
+Shapes: B batch, Q queries, K keys, D width, H heads, E = D / H width of one head; `...` is any batch, head or
+window dimensions.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.layers.masks import causal_mask
+from regard.layers.shapes import join_heads, split_heads
+
+__all__ = ["Attention", "KeysValues", "attend"]
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    score: Callable[[Tensor, Tensor], Tensor] | None = None,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    need_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Mix the values by how well their keys answer each query.
+
+    q (..., Q, E), k and v (..., K, E); `bias` and `mask` broadcast to (..., Q, K).
+    `score` replaces the scaled dot product; `scale` is 1/√E unless given.  A query that may look nowhere gets
+    zeros, not NaN.  Weights come back only if needed, as they were before dropout, so that each row sums to one.
+    """
+    causal = causal and q.shape[-2] > 1  # a single query stands at the last key and may look at all of them
+    if causal and (mask is not None or bias is not None or q.shape[-2] != k.shape[-2] or need_weights or score):
+        past = causal_mask(q.shape[-2], k.shape[-2], q.device)
+        mask, causal = past if mask is None else mask & past, False
+    if score is None and not need_weights:  # the same numbers from one fused kernel
+        return _fused(q, k, v, _merge(bias, mask), causal, dropout, scale), None
+    if score is None:
+        scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)  # (..., Q, K)
+    else:
+        scores = score(q, k)  # (..., Q, K)
+    scores = scores if bias is None else scores + bias
+    if mask is None:
+        weights = scores.softmax(-1)
+    else:
+        # A row of -inf alone is NaN in a softmax, and so is its gradient: such a row is scored 0 first, zeroed after.
+        nowhere = ~mask.any(-1, keepdim=True)
+        weights = scores.masked_fill(~(mask | nowhere), -math.inf).softmax(-1).masked_fill(nowhere, 0.0)
+    return F.dropout(weights, dropout) @ v, weights  # (..., Q, E), (..., Q, K)
+
+
+def _merge(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    """One additive or boolean mask for the fused kernel."""
+    if bias is None or mask is None:
+        return mask if bias is None else bias
+    return bias.masked_fill(~mask, -math.inf)
+
+
+def _fused(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float | None
+) -> Tensor:
+    """Torch's fused kernel, which is fast only for 4-D q, k, v and a 2-D or 4-D mask: fold to that, and back."""
+    lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+
+    def fold(x: Tensor, lead: torch.Size) -> Tensor:
+        x = x.expand(*lead, *x.shape[-2:])
+        return x[(None,) * (4 - x.ndim)] if x.ndim < 4 else x.flatten(0, x.ndim - 4)  # (N, H, T, E)
+
+    if mask is not None and mask.ndim > 2:
+        mask = fold(mask, lead) if len(lead) > 2 else mask[(None,) * (4 - mask.ndim)]
+    mixed = F.scaled_dot_product_attention(
+        fold(q, lead), fold(k, lead), fold(v, lead), attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale
+    )
+    return mixed.reshape(*lead, *mixed.shape[-2:])
+
+
+class KeysValues(NamedTuple):
+    """Keys and values ready to be looked at, each (B, H, K, E): what a cache holds."""
+
+    keys: Tensor
+    values: Tensor
+
+    def then(self, later: "KeysValues") -> "KeysValues":
+        """These, followed by later ones."""
+        return KeysValues(*(torch.cat(pair, dim=2) for pair in zip(self, later, strict=True)))
+
+
+class Attention(nn.Module):
+    """Multi-head attention, Figure 2 of https://arxiv.org/abs/1706.03762.
+
+    Keys and values are projected by `keys_values` and passed in ready-made, so that self-attention, cross-attention
+    and a cache are the same call: `attn(x, attn.keys_values(memory))`.  While `watch` looks at a model, `tap`
+    receives the weights and the explicit path is taken.
+    """
+
+    def __init__(self, dim: int, heads: int, dropout: float = 0.0):
+        super().__init__()
+        if dim % heads:
+            raise ValueError(f"width {dim} does not split into {heads} heads; use a multiple of {heads}")
+        self.dim, self.heads, self.dropout = dim, heads, dropout
+        self.qkv = nn.Linear(dim, 3 * dim)  # rows: queries, keys, values
+        self.out = nn.Linear(dim, dim)
+        self.tap: Callable[[Tensor], None] | None = None
+        nn.init.xavier_uniform_(self.qkv.weight)  # as one matrix: smaller by √2 than three, and norm-last needs it so
+        nn.init.xavier_uniform_(self.out.weight)
+        nn.init.zeros_(self.qkv.bias)
+        nn.init.zeros_(self.out.bias)
+
+    def keys_values(self, memory: Tensor) -> KeysValues:
+        """Project what may be looked at: (B, K, D) → keys and values (B, H, K, E)."""
+        both = F.linear(memory, self.qkv.weight[self.dim :], self.qkv.bias[self.dim :])  # (B, K, 2D)
+        return KeysValues(*(split_heads(x, self.heads) for x in both.split(self.dim, -1)))
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: KeysValues,
+        *,
+        bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> Tensor:
+        """Let each token of x (B, Q, D) look at the memory; → (B, Q, D)."""
+        q = split_heads(F.linear(x, self.qkv.weight[: self.dim], self.qkv.bias[: self.dim]), self.heads)  # (B, H, Q, E)
+        mixed, weights = attend(
+            q,
+            memory.keys,
+            memory.values,
+            bias=bias,
+            mask=mask,
+            causal=causal,
+            dropout=self.dropout if self.training else 0.0,
+            need_weights=self.tap is not None,
+        )  # (B, H, Q, E)
+        if self.tap is not None and weights is not None:
+            self.tap(weights)
+        return self.out(join_heads(mixed))  # (B, Q, D)

@@ -1,0 +1,24 @@
+"""The position-wise network between attentions.
+
+Shapes: B batch, T tokens, D width.
+"""
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["MLP"]
+
+
+class MLP(nn.Module):
+    """max(0, x W₁ + b₁) W₂ + b₂, equation 2 of https://arxiv.org/abs/1706.03762; each token by itself."""
+
+    def __init__(self, dim: int, hidden: int):
+        super().__init__()
+        self.up, self.down = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+        for layer in (self.up, self.down):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
+        return self.down(torch.relu(self.up(x)))

@@ -1,0 +1,56 @@
+"""Where the layer norm stands around a sub-layer: first or last.
+
+Shapes: B batch, T tokens, D width.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from regard.layers.dropout import Dropout
+
+__all__ = ["NormFirst", "NormLast"]
+
+
+class NormFirst(nn.Module):
+    """x + dropout(f(norm(x))): the residual path stays clear, so depth and large steps are safe.
+
+    x ─┬─ norm ─ f ─ dropout ─ + ─
+       └───────────────────────┘
+
+    Nothing has normed the sum when the last block is left, so a stack of these ends in one more norm.
+    """
+
+    def __init__(self, dim: int, dropout: float):
+        super().__init__()
+        self.norm, self.dropout = nn.LayerNorm(dim), Dropout(dropout)
+
+    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+        """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
+        return x + self.dropout(f(self.norm(x)))
+
+    @staticmethod
+    def end(dim: int) -> nn.Module:
+        """What follows the last block."""
+        return nn.LayerNorm(dim)
+
+
+class NormLast(nn.Module):
+    """norm(x + dropout(f(x))): the paper's order, section 5.4; it needs a warm-up to train.
+
+    x ─┬─ f ─ dropout ─ + ─ norm ─
+       └────────────────┘
+    """
+
+    def __init__(self, dim: int, dropout: float):
+        super().__init__()
+        self.norm, self.dropout = nn.LayerNorm(dim), Dropout(dropout)
+
+    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+        """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
+        return self.norm(x + self.dropout(f(x)))
+
+    @staticmethod
+    def end(dim: int) -> nn.Module:
+        """What follows the last block: nothing, its output is normed already."""
+        return nn.Identity()

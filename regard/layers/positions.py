@@ -1,0 +1,53 @@
+"""Where a token stands: added to the tokens, because attention alone does not know order.
+
+Shapes: T tokens, D width.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Learned", "Sinusoid", "sinusoid"]
+
+
+def sinusoid(length: int, dim: int) -> Tensor:
+    """Section 3.5 of https://arxiv.org/abs/1706.03762: dimensions 2i and 2i + 1 turn together as the place grows; (T, D)."""
+    place = torch.arange(length, dtype=torch.float64)[:, None]
+    rate = torch.exp(torch.arange(0, dim, 2, dtype=torch.float64) * (-math.log(10_000.0) / dim))
+    angle = place * rate  # (T, ⌈D / 2⌉)
+    table = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)[:, :dim]  # (T, D)
+    return table.float()
+
+
+class Sinusoid(nn.Module):
+    """The fixed table of waves; it grows on demand, so no length is too long."""
+
+    def __init__(self, dim: int, longest: int = 256):
+        super().__init__()
+        self.dim = dim
+        self.register_buffer("table", sinusoid(longest, dim), persistent=False)
+        self.table: Tensor
+
+    def forward(self, start: int, stop: int) -> Tensor:
+        """Rows for places start to stop - 1: (T, D)."""
+        if stop > len(self.table):
+            self.table = sinusoid(2 * stop, self.dim).to(self.table)
+        return self.table[start:stop]
+
+
+class Learned(nn.Module):
+    """One trained vector for each place, and so a longest sentence."""
+
+    def __init__(self, dim: int, longest: int):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(longest, dim) * 0.02)
+
+    def forward(self, start: int, stop: int) -> Tensor:
+        """Rows for places start to stop - 1: (T, D)."""
+        if stop > len(self.table):
+            raise ValueError(
+                f"{stop} tokens are more than the {len(self.table)} learned positions; "
+                f"split the text, or train with model.longest={stop} or model.positions=sinusoid"
+            )
+        return self.table[start:stop]
