@@ -1,0 +1,74 @@
+"""Reading what users send, and writing so that a crash leaves the old file or the new one, never half of one."""
+
+import gzip
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+__all__ = ["cache_folder", "read_lines", "sync_folder", "write_atomic"]
+
+
+def cache_folder() -> Path:
+    """Where downloads and encoded corpora live: `$XDG_CACHE_HOME/regard`, else `~/.cache/regard`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regard"
+
+
+def read_lines(file: Path) -> Iterator[str]:
+    """Stream the lines of a UTF-8 file, plain or .gz, without their line ends; say which line is not text.
+
+    The file "-" is standard input.
+    """
+    try:
+        with _open(file) as lines:
+            for number, line in enumerate(lines, 1):
+                if b"\0" in line:
+                    raise ValueError(
+                        f"{file} line {number} holds a zero byte, byte {line.index(0) + 1}: it is binary; give a text file"
+                    )
+                try:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise ValueError(
+                        f"{file} line {number} is not UTF-8 at byte {error.start + 1} (0x{line[error.start]:02x}); "
+                        f"convert it, such as with `iconv -f latin1 -t utf-8`"
+                    ) from None
+                yield text.rstrip("\r\n")
+    except FileNotFoundError:
+        raise ValueError(f"no file {file}; check the path") from None
+    except IsADirectoryError:
+        raise ValueError(f"{file} is a folder; give a file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{file} is not a whole gzip file ({error}); download or compress it again") from None
+
+
+def _open(file: Path) -> IO[bytes]:
+    if str(file) == "-":
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    return gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb")  # type: ignore[return-value]
+
+
+def write_atomic(file: Path, content: bytes) -> None:
+    """Write a file whole or not at all: to a neighbour first, flushed to the disk, then renamed over the old one."""
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(part, file)
+    finally:
+        part.unlink(missing_ok=True)
+    sync_folder(file.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names inside a folder survive a power cut."""
+    if os.name == "posix":  # elsewhere a folder cannot be opened for that
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

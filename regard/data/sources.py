@@ -1,0 +1,109 @@
+"""Named public data sets: where, licence, checksum; a local folder first, then the cache, then a download.
+
+`$REGARD_DATA/<name>/<file>` is looked at first, then the user's cache folder.  What is in neither is downloaded to
+the cache, if the set has a public address or `$REGARD_MIRROR` names a server that holds `<name>/<file>`, and kept
+only if the sha256 of its text is right.
+"""
+
+import gzip
+import hashlib
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.config import nearest
+from regard.data.checksums import SHA256
+from regard.data.files import cache_folder, write_atomic
+
+__all__ = ["SOURCES", "Source", "locate"]
+
+
+class Source(NamedTuple):
+    """A public data set of parallel text."""
+
+    pairs: tuple[str, ...]  # languages, source first
+    splits: tuple[str, ...]
+    valid: str  # the split to hold out
+    licence: str
+    files: Mapping[str, str]  # kind of text → file names, with {split}, {source}, {target} or {lang} to fill in
+    url: Mapping[str, str]  # kind of text → public address of a file, if one has these very bytes
+
+
+_MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
+
+
+def _tatoeba(language: str) -> Source:
+    return Source((f"en-{language}",), ("train", "valid", "test"), "valid", "CC BY 2.0 FR (tatoeba.org, manythings.org/anki)",
+                  {"raw": "{split}.tsv.gz"}, {})  # fmt: skip
+
+
+SOURCES: dict[str, Source] = {
+    "multi30k": Source(
+        tuple(f"{a}-{b}" for a in ("en", "de", "fr") for b in ("en", "de", "fr") if a != b),
+        ("train", "val", "test_2016_flickr", "test_2017_flickr", "test_2017_mscoco"),
+        "val",
+        "none stated; captions of Flickr30k, for research, non-commercial",
+        {"raw": "{split}.{lang}.gz", "tok": "tok/{split}.lc.norm.tok.{lang}.gz"},
+        {"raw": _MULTI30K + "/raw/{split}.{lang}.gz", "tok": _MULTI30K + "/tok/{split}.lc.norm.tok.{lang}"},
+    ),
+    **{f"tatoeba-en-{language}": _tatoeba(language) for language in ("it", "de", "fr", "hi")},
+}
+
+
+def locate(name: str, split: str, pair: str, text: str = "raw") -> list[Path]:
+    """The files of one split, on this machine; downloaded if they were not."""
+    source = SOURCES[name]
+    pair = source.pairs[0] if len(source.pairs) == 1 else pair
+    for what, value, known in (
+        ("split", split, source.splits),
+        ("pair", pair, source.pairs),
+        ("text", text, tuple(source.files)),
+    ):
+        if value not in known:
+            raise ValueError(f"{name} has no {what} {value!r}{nearest(value, known)}; it has {', '.join(known)}")
+    pattern, languages = source.files[text], pair.split("-")
+    filled = (
+        [{"split": split, "lang": language} for language in languages] if "{lang}" in pattern else [{"split": split}]
+    )
+    return [_find(name, pattern.format(**f), source.url.get(text, "").format(**f)) for f in filled]
+
+
+def _find(name: str, file: str, url: str) -> Path:
+    folders = [Path(os.environ["REGARD_DATA"])] if os.environ.get("REGARD_DATA") else []
+    for folder in (*folders, cache_folder() / "data"):
+        if (folder / name / file).is_file():
+            return folder / name / file
+    mirror = os.environ.get("REGARD_MIRROR", "")
+    url = f"{mirror.rstrip('/')}/{name}/{file}" if mirror else url
+    place = cache_folder() / "data" / name / file
+    if not url:
+        raise ValueError(
+            f"{name}/{file} is not on this machine and has no public address; put it in {place.parent}, "
+            f"or set REGARD_DATA to a folder that holds {name}/, or REGARD_MIRROR to a server that does"
+        )
+    _download(url, place, SHA256[f"{name}/{file}"])
+    return place
+
+
+def _download(url: str, place: Path, sha256: str) -> None:
+    """Fetch a file into the cache, if its text has the right checksum."""
+    if not url.startswith(("https://", "http://127.0.0.1", "http://localhost")):
+        raise ValueError(f"{url} is not an https address; set REGARD_MIRROR to one")
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            content = answer.read()
+        text = gzip.decompress(content) if url.endswith(".gz") else content
+    except (urllib.error.URLError, OSError, EOFError) as error:
+        raise ValueError(
+            f"cannot download {url} ({error}); put the file in {place.parent} yourself, or set REGARD_DATA"
+        ) from None
+    found = hashlib.sha256(text).hexdigest()
+    if found != sha256:
+        raise ValueError(
+            f"{url} has sha256 {found[:16]}…, wanted {sha256[:16]}…: it was changed; get the file elsewhere and set REGARD_DATA"
+        )
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(place, gzip.compress(text, mtime=0))
