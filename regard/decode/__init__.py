@@ -1,0 +1,1 @@
+"""4. From a model to an answer."""

@@ -1,0 +1,133 @@
+"""Greedy, sampling and beam search, written once for every model that has `start` and `step`.
+
+Shapes: B sentences still open, W beam width, V vocabulary, t tokens so far.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.decode.step import Steps, take
+
+__all__ = ["Hypothesis", "beam", "greedy", "sample"]
+
+
+class Hypothesis(NamedTuple):
+    """A finished answer: its tokens without start and end, and its log-probability / length ** penalty."""
+
+    tokens: list[int]
+    score: float
+
+
+def _score(total: float, length: int, penalty: float) -> float:
+    return total / length**penalty
+
+
+def greedy(
+    model: Steps, source: Tensor, limits: Tensor, *, bos: int, eos: int, penalty: float = 1.0
+) -> list[Hypothesis]:
+    """The likeliest token, each time.  `limits` (B,) is the most tokens for each sentence, its end counted."""
+    return _roll(model, source, limits, lambda logits: logits.argmax(-1), bos, eos, penalty)
+
+
+def sample(
+    model: Steps, source: Tensor, limits: Tensor, *, bos: int, eos: int, generator: torch.Generator,
+    temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, penalty: float = 1.0,
+) -> list[Hypothesis]:  # fmt: skip
+    """A token drawn by its probability, each time.
+
+    A low temperature sharpens the choice; `top_k` draws from the k likeliest tokens alone (0 = all), `top_p` from the
+    fewest that together have probability p.
+    """
+    if temperature <= 0 or top_k < 0 or not 0 < top_p <= 1:
+        raise ValueError(
+            f"temperature {temperature}, top_k {top_k}, top_p {top_p}; "
+            f"use a temperature above 0, a top_k of 0 or more, a top_p above 0 up to 1"
+        )
+
+    def draw(logits: Tensor) -> Tensor:
+        logits = logits / temperature
+        if 0 < top_k < logits.shape[-1]:
+            logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -math.inf)
+        if top_p < 1:
+            ordered, where = logits.softmax(-1).sort(-1, descending=True)
+            before = ordered.cumsum(-1) - ordered  # the probability of all likelier tokens; the likeliest always stays
+            logits = logits.masked_fill(
+                torch.zeros_like(before, dtype=torch.bool).scatter(-1, where, before >= top_p), -math.inf
+            )
+        return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
+
+    return _roll(model, source, limits, draw, bos, eos, penalty)
+
+
+@torch.inference_mode()
+def _roll(
+    model: Steps, source: Tensor, limits: Tensor, choose: Callable[[Tensor], Tensor], bos: int, eos: int, penalty: float
+) -> list[Hypothesis]:
+    """Step all sentences together; one that has ended leaves the batch."""
+    found: list[Hypothesis | None] = [None] * len(source)
+    sentence = torch.arange(len(source), device=source.device)  # (B,): which sentence a row is
+    token = torch.full_like(sentence, bos)
+    total = torch.zeros(len(source), device=source.device)
+    said = token.new_empty(len(source), 0)  # (B, t)
+    state = model.start(source)
+    while len(sentence):
+        logits, state = model.step(token, state)  # (B, V)
+        token = choose(logits)
+        total = total + logits.log_softmax(-1).gather(1, token[:, None]).squeeze(1)
+        said = torch.cat((said, token[:, None]), 1)
+        over = (token == eos) | (said.shape[1] >= limits[sentence])
+        if over.any():
+            for row in over.nonzero()[:, 0].tolist():
+                ids: list[int] = said[row].tolist()
+                found[int(sentence[row])] = Hypothesis(
+                    ids[:-1] if ids[-1] == eos else ids, _score(float(total[row]), len(ids), penalty)
+                )
+            stay = (~over).nonzero()[:, 0]
+            sentence, token, total, said, state = take((sentence, token, total, said, state), stay)
+    return [hypothesis for hypothesis in found if hypothesis is not None]
+
+
+@torch.inference_mode()
+def beam(
+    model: Steps, source: Tensor, limits: Tensor, *, bos: int, eos: int, width: int, penalty: float = 1.0
+) -> list[list[Hypothesis]]:
+    """The `width` best answers found by keeping the `width` likeliest beginnings at each step, best first.
+
+    A sentence is done as soon as `width` answers are finished, or at its limit, where what is open counts as finished.
+    Twice as many candidates as beams are looked at, so that enough go on even if half of them end; only those among
+    the first `width` may end.
+    """
+    found: list[list[Hypothesis]] = [[] for _ in range(len(source))]
+    sentence = torch.arange(len(source), device=source.device)  # (B,): which sentence a row of beams is
+    state: Any = take(model.start(source), sentence.repeat_interleave(width))  # (B · W, ...)
+    token = torch.full((len(source) * width,), bos, device=source.device)
+    score = torch.full((len(source), width), -math.inf, device=source.device)
+    score[:, 0] = 0.0  # all beams begin alike: only the first may speak at the first step
+    said = token.new_empty(len(source), width, 0)  # (B, W, t)
+    while len(sentence):
+        logits, state = model.step(token, state)  # (B · W, V)
+        vocab = logits.shape[-1]
+        grown = score[:, :, None] + logits.log_softmax(-1).view(-1, width, vocab)  # (B, W, V)
+        best, where = grown.flatten(1).topk(min(2 * width, width * vocab))  # (B, 2W)
+        parent, token = where // vocab, where % vocab
+        length = said.shape[-1] + 1
+        closed = length >= limits[sentence]
+        over = (token == eos) | closed[:, None]
+        ended = over[:, :width] & best[:, :width].isfinite()
+        for row, place in ended.nonzero().tolist():
+            ids: list[int] = [*said[row, parent[row, place]].tolist(), int(token[row, place])]
+            found[int(sentence[row])].append(
+                Hypothesis(ids[:-1] if ids[-1] == eos else ids, _score(float(best[row, place]), length, penalty))
+            )
+        score, keep = best.masked_fill(over, -math.inf).topk(width)  # (B, W)
+        parent, token = parent.gather(1, keep), token.gather(1, keep)
+        full = torch.tensor([len(found[i]) >= width for i in sentence.tolist()], device=source.device)
+        stay = (~(full | closed | score.isinf().all(1))).nonzero()[:, 0]
+        origin = (stay[:, None] * width + parent[stay]).flatten()  # the row of each beam's parent
+        said = torch.cat((said.flatten(0, 1)[origin].view(len(stay), width, -1), token[stay][:, :, None]), -1)
+        state, token, score, sentence = take(state, origin), token[stay].flatten(), score[stay], sentence[stay]
+    return [sorted(all_of_one, key=lambda h: -h.score)[:width] for all_of_one in found]

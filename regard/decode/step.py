@@ -1,0 +1,30 @@
+"""The start/step protocol: what a model must offer to be decoded, and `take` for picking rows of any state.
+
+Shapes: B batch, S source length, V vocabulary.
+"""
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+__all__ = ["Steps", "take"]
+
+
+class Steps(Protocol):
+    """A model that reads once and then answers token by token.  The state is any nest of tensors, batch first."""
+
+    def start(self, source: Tensor) -> Any:
+        """Read the source (B, S) → the state before the first token."""
+
+    def step(self, token: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The last token (B,) and the state before it → logits (B, V) of the next one and the state after it."""
+
+
+def take(state: Any, rows: Tensor) -> Any:
+    """The same state for other rows of the batch: picked, repeated or left out, in the order of `rows`."""
+    if isinstance(state, Tensor):
+        return state.index_select(0, rows)
+    if isinstance(state, dict):
+        return {key: take(part, rows) for key, part in state.items()}
+    parts = [take(part, rows) for part in state]
+    return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)

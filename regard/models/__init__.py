@@ -1,0 +1,90 @@
+"""3. One paper per file; this is the only registry, and where a model meets its folder on disk."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from regard.config import Family, build, nearest
+from regard.models.transformer import SIZES, Transformer, TransformerConfig
+
+__all__ = ["FAMILIES", "FORMAT", "describe", "fill", "load_model", "read_config", "sized", "tensors"]
+
+FAMILIES: dict[str, Family] = {
+    "transformer": Family(TransformerConfig, SIZES, Transformer),
+}
+
+FORMAT = 1  # of a run folder; raised when an older regard could not read what a newer one writes
+
+
+def sized(name: str) -> tuple[str, Any]:
+    """The family's name and the paper's config of a model such as "transformer-base"."""
+    known = {f"{family}-{size}": (family, config) for family, f in FAMILIES.items() for size, config in f.sizes.items()}
+    if name not in known:
+        raise ValueError(f"no model {name!r}{nearest(name, known)}; models are {', '.join(known)}")
+    return known[name]
+
+
+def describe(family: str, config: Any, version: str) -> dict[str, Any]:
+    """What `config.json` says of a model."""
+    return {"model_type": f"regard-{family}", "regard_version": version, "format": FORMAT, **dataclasses.asdict(config)}
+
+
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The weights by name, a tied matrix once, as `model.safetensors` holds them."""
+    return {name: p.detach().contiguous() for name, p in model.named_parameters()}
+
+
+def load_model(folder: Path) -> Any:
+    """Build the model a run folder describes and fill in its weights, or say which file is wrong and how."""
+    family, config = read_config(folder)
+    model = FAMILIES[family].build(config)
+    fill(model, folder / "model.safetensors")
+    return model.eval()
+
+
+def fill(model: nn.Module, file: Path) -> None:
+    """Copy the weights of a safetensors file into a model of the same shape."""
+    try:
+        weights = load_file(file)
+    except FileNotFoundError:
+        raise ValueError(f"no weights {file}; the run has not been trained to its end, go on with --resume") from None
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{file} is damaged ({error}); train again, or restore the file") from None
+    wanted = dict(model.named_parameters())
+    for name in (*wanted, *weights):
+        if name not in weights or name not in wanted or weights[name].shape != wanted[name].shape:
+            have, want = (tuple(t[name].shape) if name in t else "nothing" for t in (weights, wanted))
+            raise ValueError(f"{file} does not fit config.json: {name} is {have} in the file, the model wants {want}")
+    for name, p in wanted.items():
+        p.data.copy_(weights[name])
+
+
+def read_config(folder: Path) -> tuple[str, Any]:
+    """The family's name and the config that a run folder's `config.json` holds."""
+    file = folder / "config.json"
+    try:
+        described: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(
+            f"{file.parent} is not a run folder: it has no config.json; `regard train` makes one"
+        ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is damaged ({error}); train again, or restore the file") from None
+    if described.get("format") != FORMAT:
+        raise ValueError(
+            f"{file.parent} was written by regard {described.get('regard_version', 'of unknown version')} in format "
+            f"{described.get('format')}; this regard reads format {FORMAT}: use that version, or train again"
+        )
+    family = str(described.get("model_type", "")).removeprefix("regard-")
+    if family not in FAMILIES:
+        raise ValueError(
+            f"{file} names model_type {described.get('model_type')!r}; known are regard-{', regard-'.join(FAMILIES)}"
+        )
+    values = {k: v for k, v in described.items() if k not in ("model_type", "regard_version", "format")}
+    return family, build(file.name, FAMILIES[family].config, values)

@@ -1,0 +1,136 @@
+"""The Transformer of "Attention Is All You Need", Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, Figure 1.
+
+                                     logits
+                                       │ output (tied to the embeddings)
+                              ┌────────┴────────┐
+      ┌──────────────┐        │ mlp             │
+      │ mlp          │ memory │ cross-attention │ × depth
+      │ attention    ├───────▶│ causal attention│
+      └──────┬───────┘ × depth└────────┬────────┘
+          embed                     embed
+          source                target so far
+
+Shapes: B batch, S source and T target length, D width, H heads, E width of one head, V vocabulary.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from regard.config import STRICT
+from regard.layers.attention import KeysValues
+from regard.layers.block import DecoderBlock, EncoderBlock
+from regard.layers.embed import Embed, token_table
+from regard.layers.masks import padding_mask
+from regard.layers.norm import NormFirst, NormLast
+from regard.layers.positions import Learned, Sinusoid
+
+__all__ = ["SIZES", "Transformer", "TransformerConfig"]
+
+PAD = 0  # the tokenizer's first token; it is never looked at and never learnt
+
+
+@dataclass(frozen=True, config=STRICT)
+class TransformerConfig:
+    """Sizes as in Table 3 of the paper."""
+
+    vocab: int = 37_000
+    dim: int = 512  # the paper's d_model
+    depth: int = 6  # layers of the encoder, and of the decoder
+    heads: int = 8
+    widen: int = 4  # the mlp is this many times as wide
+    dropout: float = 0.1  # after each sub-layer and on the embeddings, section 5.4
+    attention_dropout: float = 0.0  # on the weights; the paper has none
+    norm: Literal["first", "last"] = "first"  # the paper is "last", and trains only with care
+    positions: Literal["sinusoid", "learned"] = "sinusoid"
+    longest: int = 512  # tokens; a limit for learned positions, none for the sinusoid
+    tied: bool = True  # one matrix for source, target and output, section 3.4; else three, and an output bias
+
+    def __post_init__(self) -> None:
+        if self.dim % self.heads:
+            raise ValueError(f"width {self.dim} does not split into {self.heads} heads; use a multiple of {self.heads}")
+        for key in ("vocab", "dim", "depth", "heads", "widen", "longest"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key} is {getattr(self, key)}; use 1 or more")
+        for key in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, key) < 1:
+                raise ValueError(f"{key} is {getattr(self, key)}; use 0 or more and less than 1")
+
+
+SIZES = {
+    "tiny": TransformerConfig(dim=128, depth=4, heads=4, widen=2),
+    "small": TransformerConfig(dim=256, depth=3, heads=4),
+    "base": TransformerConfig(),
+    "big": TransformerConfig(dim=1024, heads=16, dropout=0.3),
+}
+
+
+class State(NamedTuple):
+    """What decoding carries from step to step, each tensor batch first."""
+
+    memory: tuple[KeysValues, ...]  # the source, projected once for each decoder block
+    mask: Tensor  # (B, 1, 1, S): the source's real tokens
+    past: tuple[KeysValues, ...]  # the target so far, for each decoder block
+
+
+class Transformer(nn.Module):
+    """Encoder and decoder; `forward` returns logits, `start` and `step` decode one token at a time."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.config = c = config
+        around = NormFirst if c.norm == "first" else NormLast
+        where = Sinusoid if c.positions == "sinusoid" else Learned
+        source = token_table(c.vocab, c.dim)
+        target = source if c.tied else token_table(c.vocab, c.dim)
+        self.embed_source = Embed(source, where(c.dim, c.longest), c.dropout)
+        self.embed_target = Embed(target, where(c.dim, c.longest), c.dropout)
+        shape = (c.dim, c.heads, c.widen * c.dim, around, c.dropout, c.attention_dropout)
+        self.encoder = nn.ModuleList(EncoderBlock(*shape) for _ in range(c.depth))
+        self.encoder_end = around.end(c.dim)
+        self.decoder: Any = nn.ModuleList(DecoderBlock(*shape) for _ in range(c.depth))
+        self.decoder_end = around.end(c.dim)
+        self.output = nn.Linear(c.dim, c.vocab, bias=not c.tied)
+        if c.tied:
+            self.output.weight = source.weight
+        else:
+            nn.init.xavier_uniform_(self.output.weight)
+            nn.init.zeros_(self.output.bias)
+
+    def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Source tokens (B, S) → memory (B, S, D), and the mask of its real tokens (B, 1, 1, S)."""
+        mask = padding_mask(source, PAD)
+        x = self.embed_source(source)  # (B, S, D)
+        for block in self.encoder:
+            x = block(x, mask)
+        return self.encoder_end(x), mask
+
+    def features(self, source: Tensor, target: Tensor) -> Tensor:
+        """What the output layer reads: (B, S) and (B, T) → (B, T, D).  All places at once, as in training."""
+        memory, mask = self.encode(source)
+        x = self.embed_target(target)  # (B, T, D)
+        for block in self.decoder:  # every block reads the same memory: the encoder's last
+            x, _ = block(x, block.cross.keys_values(memory), mask)
+        return self.decoder_end(x)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Logits of the token after each target token: (B, S) and (B, T) → (B, T, V)."""
+        return self.output(self.features(source, target))
+
+    def start(self, source: Tensor) -> State:
+        """Read the source (B, S) once; cross keys and values are projected here and never again."""
+        memory, mask = self.encode(source)
+        ready = tuple(block.cross.keys_values(memory) for block in self.decoder)
+        none = memory.new_empty(len(source), self.config.heads, 0, self.config.dim // self.config.heads)
+        return State(ready, mask, tuple(KeysValues(none, none) for _ in self.decoder))
+
+    def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
+        """One token further: token (B,) → logits (B, V) and the state after it."""
+        x = self.embed_target(token[:, None], start=state.past[0].keys.shape[2])  # (B, 1, D)
+        past = []
+        for block, memory, before in zip(self.decoder, state.memory, state.past, strict=True):
+            x, now = block(x, memory, state.mask, before)
+            past.append(now)
+        logits = self.output(self.decoder_end(x)).squeeze(1)  # (B, V)
+        return logits, state._replace(past=tuple(past))
