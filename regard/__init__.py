@@ -1,0 +1,57 @@
+"""regard: train, run and see inside Transformers, on your own data, on your own machine.
+
+The public names, in the order of the picture.  Each is imported when it is first used, so that `regard --help` and
+`import regard` do not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from regard.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from regard.config import Run as Run
+    from regard.data.tokenizer import Tokenizer as Tokenizer
+    from regard.decode.search import beam as beam
+    from regard.decode.search import greedy as greedy
+    from regard.decode.search import sample as sample
+    from regard.decode.translator import Translation as Translation
+    from regard.decode.translator import Translator as Translator
+    from regard.decode.translator import load as load
+    from regard.layers.attention import Attention as Attention
+    from regard.layers.attention import attend as attend
+    from regard.layers.tap import watch as watch
+    from regard.models.transformer import Transformer as Transformer
+    from regard.models.transformer import TransformerConfig as TransformerConfig
+    from regard.train.loop import fit as fit
+    from regard.view.cost import cost as cost
+    from regard.view.maps import AttentionMap as AttentionMap
+    from regard.view.maps import look as look
+
+_HOMES = {
+    "Run": "config",
+    "Tokenizer": "data.tokenizer",
+    "attend": "layers.attention",
+    "Attention": "layers.attention",
+    "watch": "layers.tap",
+    "Transformer": "models.transformer",
+    "TransformerConfig": "models.transformer",
+    "greedy": "decode.search",
+    "sample": "decode.search",
+    "beam": "decode.search",
+    "Translation": "decode.translator",
+    "Translator": "decode.translator",
+    "load": "decode.translator",
+    "fit": "train.loop",
+    "AttentionMap": "view.maps",
+    "look": "view.maps",
+    "cost": "view.cost",
+}
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}; it has {', '.join(_HOMES)}")
+    return getattr(import_module(f"regard.{_HOMES[name]}"), name)

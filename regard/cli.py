@@ -1,0 +1,348 @@
+"""The verbs: `regard <verb> <what> [key=value ...]`.
+
+Results go to standard output, progress and errors to standard error.  A user's mistake prints one line and exits 2.
+torch is imported inside the verbs, so that help does not wait for it.
+"""
+
+import dataclasses
+import errno
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.version import VERSION
+
+if TYPE_CHECKING:
+    from regard.config import Run
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
+    help="Train, run and see inside Transformers, on your own data, on your own machine.",
+)  # fmt: skip
+
+CHUNK = 1024  # sentences read, translated and printed together
+
+# fmt: off
+RunFolder = Annotated[str, typer.Argument(help="A run folder, such as runs/multi30k.", show_default=False)]
+Recipe = Annotated[str, typer.Argument(help="A recipe by name (see `regard recipes`), or a TOML file.", show_default=False)]
+Changes = Annotated[list[str] | None, typer.Argument(
+    metavar="[KEY=VALUE]...", help="Any key on top: model.dim=256 train.steps=2000.", show_default=False)]
+Sentences = Annotated[list[str] | None, typer.Argument(
+    help="Sentences; none: standard input, a line each.", show_default=False)]
+Input = Annotated[Path | None, typer.Option(
+    "--input", help="A file to translate, a line each; plain or .gz.", show_default=False)]
+Out = Annotated[Path | None, typer.Option(help="The run's folder.  [default: runs/NAME]", show_default=False)]
+Picture = Annotated[Path | None, typer.Option(help="Draw to this .png, .svg, .pdf or .json file instead.", show_default=False)]
+Split = Annotated[str, typer.Option(
+    help="A split of the run's data (valid, test, test_2016_flickr), or a file of one's own.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Beam = Annotated[int | None, typer.Option(
+    help="Beginnings kept at each step; 1 is greedy.  [default: as the run says]", show_default=False)]
+Penalty = Annotated[float | None, typer.Option(
+    help="Scores are divided by length to this power.  [default: as the run says]", show_default=False)]
+Together = Annotated[int | None, typer.Option(help="Sentences at once.  [default: as the run says]", show_default=False)]
+Temperature = Annotated[float | None, typer.Option(
+    help="Draw samples, the wilder the higher, instead of searching.", show_default=False)]
+Device = Annotated[str, typer.Option(help="cuda, mps or cpu; auto takes the first there is.")]
+Layer = Annotated[int | None, typer.Option(help="A decoder layer, from 1.  [default: the mean of all]", show_default=False)]
+Head = Annotated[int | None, typer.Option(help="A head, from 1.  [default: the mean of all]", show_default=False)]
+# fmt: on
+
+
+@app.command()
+def train(
+    what: Recipe,
+    changes: Changes = None,
+    out: Out = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint, to the same bits.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Throw away an earlier run of the same name.")] = False,
+) -> None:  # fmt: skip
+    """Learn a model from pairs of sentences.
+
+    regard train multi30k train.steps=2000
+
+    regard train translate data.train=my.tsv data.valid=held.tsv
+    """
+    import shutil
+
+    from regard.config import load
+    from regard.models import FAMILIES
+
+    run = load(what, changes or (), FAMILIES)
+    folder = out or Path("runs") / run.name
+    if resume and fresh:
+        raise ValueError("--resume goes on, --fresh starts over; give one of them")
+    if fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    if (folder / "run.toml").exists():
+        if not resume:
+            raise ValueError(
+                f"{folder} holds a run already; go on with --resume, start over with --fresh, or choose another --out"
+            )
+        run = _resumed(run, folder, changes or ())
+    from regard.train.loop import Interrupted, fit
+
+    try:
+        done = fit(run, folder, command=shlex.join(["regard", "train", what, *(changes or ())]))
+    except Interrupted as stop:
+        print(f"regard: {stop}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    scores = ", ".join(f"{s.name} {s.value:.2f}" for s in done.scores)
+    print(
+        f"{run.name}: held-out loss {done.loss:.4f} after {done.steps:,} steps and {done.minutes:.1f} minutes ({scores}), saved in {folder}"
+    )
+
+
+def _resumed(asked: "Run", folder: Path, changes: Iterable[str]) -> "Run":
+    """The run a folder holds, with changes on top that leave its model and data alone."""
+    from regard.config import load
+    from regard.models import FAMILIES
+
+    held = load(str(folder / "run.toml"), (), FAMILIES)
+    run = load(str(folder / "run.toml"), changes, FAMILIES)
+    if (run.model, run.data, run.family) != (held.model, held.data, held.family) or asked.name != held.name:
+        raise ValueError(
+            f"{folder} was trained as {held.name} with another model or other data; --resume may change train and decode keys only"
+        )
+    return run
+
+
+@app.command()
+def recipes(json_: Json = False) -> None:
+    """List the recipes that ship with regard, each with its command, minutes and score.
+
+    regard recipes
+    """
+    from regard.config import recipes as all_recipes
+
+    headers = {
+        name: [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+        for name, path in all_recipes().items()
+    }
+    if json_:
+        print(json.dumps(headers))
+    for name, lines in headers.items() if not json_ else ():
+        print(name, *(f"    {line}" for line in lines), sep="\n")
+
+
+@app.command()
+def translate(
+    run: RunFolder,
+    sentences: Sentences = None,
+    input_: Input = None,
+    beam: Beam = None,
+    n_best: Annotated[int, typer.Option(help="Print this many translations of each sentence.")] = 1,
+    length_penalty: Penalty = None,
+    batch: Together = None,
+    temperature: Temperature = None,
+    top_k: Annotated[int, typer.Option(help="Draw from this many likeliest tokens; 0 is all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Draw from the fewest tokens of this total probability.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
+    device: Device = "auto",
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Translate sentences with a trained run.
+
+    regard translate runs/multi30k "A man is riding a bike." --beam 5 --n-best 3
+    """
+    from regard.data.files import read_lines
+    from regard.decode.translator import load
+    from regard.train.loop import pick_device
+
+    if sentences and input_:
+        raise ValueError("sentences and --input were both given; give one of them")
+    translator = load(run, str(pick_device(device)))
+    lines: Iterator[str]
+    if sentences:
+        lines = iter(sentences)
+    else:
+        if input_ is None and sys.stdin.isatty():
+            print("regard: type a sentence a line, Ctrl-D ends", file=sys.stderr)
+        lines = read_lines(input_ or Path("-"))
+    size = 1 if not sentences and input_ is None and sys.stdin.isatty() else CHUNK
+    number = 0
+    with _counting("translating") as count:
+        while chunk := list(islice(lines, size)):
+            answers = translator.translate(
+                chunk, beam=beam, n_best=n_best, length_penalty=length_penalty, batch=batch, temperature=temperature,
+                top_k=top_k, top_p=top_p, seed=seed + number, first=number + 1, progress=partial(count, number),
+            )  # fmt: skip
+            for source, answer in zip(chunk, answers, strict=True):
+                number += 1
+                if json_:
+                    print(json.dumps({"source": source, **dataclasses.asdict(answer)}, ensure_ascii=False))
+                elif n_best > 1:
+                    for rank, one in enumerate(answer.n_best, 1):
+                        print(number, rank, f"{one.score:.4f}", one.text, sep="\t")
+                else:
+                    print(answer.text)
+            sys.stdout.flush()
+
+
+@app.command()
+def score(
+    run: RunFolder,
+    on: Split = "valid",
+    beam: Beam = None,
+    length_penalty: Penalty = None,
+    device: Device = "auto",
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Score a run's translations: sacreBLEU and chrF with signatures, and tokenised lower-cased BLEU beside them.
+
+    regard score runs/multi30k --on test_2016_flickr
+    """
+    from regard.decode.translator import load
+    from regard.train.loop import pick_device, score_split
+
+    translator = load(run, str(pick_device(device)))
+    with _counting(f"translating {on}") as count:
+        scores = score_split(translator, on, beam=beam, length_penalty=length_penalty, progress=partial(count, 0))
+    if json_:
+        print(json.dumps([s._asdict() for s in scores]))
+    for s in scores if not json_ else ():
+        print(f"{s.value:6.2f}  {s.name}  ({s.signature})")
+
+
+@app.command()
+def show(
+    run: RunFolder,
+    sentence: Annotated[str, typer.Argument(help="A sentence to translate.", show_default=False)],
+    layer: Layer = None,
+    head: Head = None,
+    beam: Beam = None,
+    out: Picture = None,
+) -> None:  # fmt: skip
+    """Show what attention looked at while translating, as a coloured grid or a picture.
+
+    regard show runs/multi30k "A man is riding a bike." --out bike.png
+    """
+    from rich.console import Console
+
+    from regard.decode.translator import load
+    from regard.view.draw import to_file, to_terminal
+    from regard.view.maps import look
+
+    seen = look(load(run), sentence, beam=beam, layer=layer, head=head)
+    if out:
+        to_file(seen, out)
+        print(f"saved {out}")
+    else:
+        Console(force_terminal=True if os.environ.get("FORCE_COLOR") else None).print(to_terminal(seen))
+
+
+@app.command()
+def cost(
+    models: Annotated[list[str], typer.Argument(help="Models by size (transformer-base), or run folders.", show_default=False)],
+    source: Annotated[int, typer.Option(help="Tokens of the source sentence.")] = 32,
+    target: Annotated[int, typer.Option(help="Tokens of the target sentence.")] = 32,
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Count parameters, FLOPs and bytes of a model, part by part, for one sentence pair.
+
+    regard cost transformer-base
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from regard.models import read_config, sized
+    from regard.view.cost import cost as count
+
+    if source < 1 or target < 1:
+        raise ValueError(f"a source of {source} and a target of {target} tokens; use 1 or more")
+    counted = {}
+    for name in models:
+        family, config = read_config(Path(name)) if Path(name).is_dir() else sized(name)
+        counted[name] = count(family, config, source, target)
+    if json_:
+        print(json.dumps({name: [part._asdict() for part in parts] for name, parts in counted.items()}))
+        return
+    for name, parts in counted.items():
+        table = Table(title=f"{name}, one pair of {source} and {target} tokens, float32", title_justify="left")
+        table.add_column("part")
+        for heading in ("parameters", "forward FLOPs", "weights", "attention scores"):
+            table.add_column(heading, justify="right")
+        for part in parts:
+            table.add_section() if part.name == "all" else None
+            table.add_row(
+                part.name, f"{part.parameters:,}", f"{part.flops:,}", _bytes(part.bytes), _bytes(part.score_bytes)
+            )
+        Console(width=None if sys.stdout.isatty() else 110).print(table)
+
+
+def _bytes(n: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:.4g} {unit}"
+        n /= 1024
+    return f"{n:.4g} GiB"
+
+
+@contextmanager
+def _counting(what: str) -> Iterator[Any]:
+    """A line on standard error that counts sentences and their speed, if a person is watching."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal or (sys.stdin.isatty() and sys.stdout.isatty() and what == "translating"):
+        yield lambda before, done: None  # at a prompt, or into a log, a counter is in the way
+        return
+    columns = (SpinnerColumn(), TextColumn(f"{what}: {{task.completed:,}} sentences"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda before, done: progress.update(task, completed=before + done)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(VERSION)
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> int:
+    """Run a verb; a user's mistake is one line on standard error and exit code 2."""
+    try:
+        app()
+    except ValueError as mistake:
+        if os.environ.get("REGARD_DEBUG"):
+            raise
+        print(f"regard: {mistake}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise
+        what = (
+            "make room, then go on with --resume: the checkpoint before is whole"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT)
+            else "choose a folder you may write to"
+        )
+        print(f"regard: {error.strerror}{f': {error.filename}' if error.filename else ''}; {what}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("regard: interrupted", file=sys.stderr)
+        return 130
+    return 0

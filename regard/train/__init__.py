@@ -1,0 +1,1 @@
+"""5. From a model and batches to a checkpoint."""

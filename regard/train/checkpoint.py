@@ -1,0 +1,142 @@
+"""Save atomically, load what is whole, average; resume to the same bits.
+
+    checkpoints/step-00000500/model.safetensors
+                              optimizer.safetensors   moments of each parameter, and the random generator's state
+                              state.json              step, place in the data, …, and the sha256 of the other two
+
+A checkpoint is written under a hidden name, flushed to the disk and renamed, so one that can be seen is whole.  If the
+disk damages it later the checksums tell, and the one before it is used.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from regard.data.files import sync_folder, write_atomic
+from regard.models import fill, tensors
+
+__all__ = ["average", "newest", "restore", "save", "steps_saved"]
+
+RESUMABLE = 2  # so many newest checkpoints keep their optimizer state, twice as large as the model
+
+
+def save(folder: Path, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, keep: int) -> Path:
+    """Write a checkpoint of the step `state["step"]` and let go of those no longer needed."""
+    home = folder / "checkpoints"
+    home.mkdir(exist_ok=True)
+    final, part = home / f"step-{state['step']:08d}", home / ".part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    try:
+        save_file(tensors(model), part / "model.safetensors")
+        save_file(_memory(model, optimizer), part / "optimizer.safetensors")
+        sums = {}
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            _flush(part / name)
+            sums[name] = _sha256(part / name)
+        write_atomic(part / "state.json", json.dumps({**state, "sha256": sums}, indent=1).encode())
+        sync_folder(part)
+        shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step, left behind by a resume
+        os.replace(part, final)
+        sync_folder(home)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)  # a full disk gets its space back
+        raise
+    _publish(final / "model.safetensors", folder / "model.safetensors")
+    for age, old in enumerate(sorted(home.glob("step-*"), reverse=True)):
+        if age >= keep and age >= RESUMABLE:
+            shutil.rmtree(old)
+        elif age >= RESUMABLE:
+            (old / "optimizer.safetensors").unlink(missing_ok=True)
+    return final
+
+
+def newest(folder: Path, say: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
+    """The newest checkpoint that is whole, and its state; each damaged one is named and passed over."""
+    found = sorted((folder / "checkpoints").glob("step-*"), reverse=True)
+    for place in found:
+        try:
+            state: dict[str, Any] = json.loads((place / "state.json").read_text(encoding="utf-8"))
+            for name, wanted in state["sha256"].items():
+                if _sha256(place / name) != wanted:
+                    raise ValueError(f"{name} does not have its checksum")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            say(f"{place} is damaged ({error}); going back to the one before it")
+            continue
+        return place, state
+    if found:
+        raise ValueError(f"no checkpoint of {folder} is whole; train again with --fresh, or restore {found[0]}")
+    return None
+
+
+def restore(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put a checkpoint's weights, moments and random state back."""
+    fill(model, place / "model.safetensors")
+    memory = load_file(place / "optimizer.safetensors")
+    for device, (_, put) in _random().items():
+        if f"random/{device}" in memory:
+            put(memory[f"random/{device}"])
+    for name, p in model.named_parameters():
+        optimizer.state[p] = {key: memory[f"{name}/{key}"].to(p.device) for key in ("step", "exp_avg", "exp_avg_sq")}
+
+
+def steps_saved(folder: Path) -> list[Path]:
+    """Model files of the checkpoints there are, oldest first."""
+    return [place / "model.safetensors" for place in sorted((folder / "checkpoints").glob("step-*"))]
+
+
+def average(files: list[Path]) -> dict[str, Tensor]:
+    """The mean of several models' weights, a steadier model than any of them."""
+    mean: dict[str, Tensor] = {}
+    for file in files:
+        for name, weight in load_file(file).items():
+            mean[name] = mean.get(name, 0) + weight.double() / len(files)
+    return {name: weight.float() for name, weight in mean.items()}
+
+
+def _memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Adam's moments by parameter name, and the random state that dropout draws from."""
+    moments = {f"{name}/{key}": value.contiguous()
+               for name, p in model.named_parameters() for key, value in optimizer.state[p].items()}  # fmt: skip
+    return {**moments, **{f"random/{device}": get() for device, (get, _) in _random().items()}}
+
+
+def _random() -> dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]]:
+    """How to get and put the random state of each device there is."""
+    found: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]] = {
+        "cpu": (torch.get_rng_state, torch.set_rng_state)
+    }
+    if torch.cuda.is_available():
+        found["cuda"] = (torch.cuda.get_rng_state, torch.cuda.set_rng_state)
+    if torch.backends.mps.is_available():
+        found["mps"] = (torch.mps.get_rng_state, torch.mps.set_rng_state)
+    return found
+
+
+def _publish(file: Path, name: Path) -> None:
+    """Show the newest weights as the run's own, so that it translates while it still trains; no copy if the disk can link."""
+    part = name.with_name(f".{name.name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        os.link(file, part)
+    except OSError:
+        shutil.copyfile(file, part)
+    os.replace(part, name)
+
+
+def _flush(file: Path) -> None:
+    with open(file, "rb+") as handle:
+        os.fsync(handle.fileno())
+
+
+def _sha256(file: Path) -> str:
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

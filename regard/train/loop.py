@@ -1,0 +1,291 @@
+"""`fit`: the only training loop.
+
+next batch ─▶ objective ─▶ backward ─▶ clip ─▶ step ─┬▶ every n steps: log, evaluate, sample, save
+     ▲                                               │
+     └───────────────────────────────────────────────┘
+"""
+
+import dataclasses
+import json
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from safetensors.torch import save as to_bytes
+from torch import nn
+from torch.utils.tensorboard.writer import SummaryWriter
+
+from regard.config import Run, to_toml
+from regard.data.batch import Place, all_batches, batches
+from regard.data.corpus import Corpus, find_split, prepare
+from regard.data.files import write_atomic
+from regard.data.store import Store
+from regard.decode.translator import Translator
+from regard.models import FAMILIES, describe, fill
+from regard.train import checkpoint, objectives
+from regard.train.card import card
+from regard.train.metrics import Score, score
+from regard.train.optim import adam, inverse_square_root
+from regard.version import VERSION
+
+__all__ = ["Done", "Interrupted", "fit", "pick_device", "score_split"]
+
+
+class Done(NamedTuple):
+    """How a training ended."""
+
+    folder: Path
+    steps: int
+    loss: float  # on held-out data, nats a token
+    minutes: float
+    scores: list[Score]
+
+
+class Interrupted(Exception):
+    """The user stopped the training; a checkpoint was written first."""
+
+
+def fit(run: Run, folder: Path, *, command: str = "", console: Console | None = None) -> Done:
+    """Train a run in its folder, from its newest checkpoint if there is one, and leave a model, its card and its log."""
+    console = console or Console(stderr=True)
+    say = console.print
+    device = pick_device(run.train.device)
+
+    # 1. data, model, optimizer: each a function of the run and its seed
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / "run.toml", to_toml(run).encode())
+    with console.status("") as status:
+        corpus = prepare(
+            run.data, folder / "tokenizer.json", say, lambda what, n: status.update(f"{what}: {n:,} pairs")
+        )
+    config = dataclasses.replace(run.model, vocab=corpus.tokenizer.vocab)
+    write_atomic(folder / "config.json", json.dumps(describe(run.family, config, VERSION), indent=1).encode())
+    torch.manual_seed(run.train.seed)
+    model: nn.Module = FAMILIES[run.family].build(config).to(device)
+    optimizer = adam(model)
+    parameters = sum(p.numel() for p in model.parameters())
+    say(f"{run.family}: {parameters:,} parameters on {device}, {corpus.tokenizer.vocab:,} tokens in the vocabulary")
+
+    # 2. where an earlier training stopped
+    state: dict[str, Any] = {"step": 0, "place": Place(), "best": math.inf, "worse": 0, "seconds": 0.0,
+                             "data": corpus.train.digest}  # fmt: skip
+    if found := checkpoint.newest(folder, say):
+        place, state = found
+        if state["data"] != corpus.train.digest:
+            raise ValueError(
+                f"{folder}: the training data has changed since step {state['step']}; restore it, or start over with --fresh"
+            )
+        checkpoint.restore(place, model, optimizer)
+        say(f"resumed at step {state['step']:,}")
+    log = _Log(folder, state["step"])
+    translator = Translator(model, corpus.tokenizer, run)
+
+    # 3. the loop
+    t = run.train
+    stream = batches(corpus.train, t.tokens, t.seed, Place(*state["place"]))
+    began = time.monotonic() - state["seconds"]
+    model.train()
+    with _progress(console, run.name, t.steps, state["step"]) as bar, _stop_politely() as stop:
+        since, seen, loss_sum = time.monotonic(), 0, 0.0
+        for step in range(state["step"] + 1, t.steps + 1):
+            if t.patience and state["worse"] >= t.patience:
+                say(f"stopped early: {t.patience} evaluations without a better loss")
+                break
+            group = []
+            for _ in range(t.accumulate):
+                batch, state["place"] = next(stream)
+                group.append(batch)
+            tokens = sum(batch.tokens for batch in group)
+            rate = inverse_square_root(step, t.lr, t.warmup)
+            for batch in group:
+                loss, nll = objectives.translate(model, batch.to(device), t.smoothing)
+                (loss / tokens).backward()
+                loss_sum += float(nll)
+            norm = nn.utils.clip_grad_norm_(model.parameters(), t.clip if t.clip else math.inf)
+            for parameters_of_one_kind in optimizer.param_groups:
+                parameters_of_one_kind["lr"] = rate
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            seen += tokens
+            state["step"] = step
+
+            if not math.isfinite(loss_sum):
+                raise ValueError(
+                    f"the loss is {loss_sum} at step {step}; lower train.lr ({t.lr}), and resume: the checkpoint before is whole"
+                )
+            if step % t.log_every == 0 or step == t.steps:
+                speed = seen / (time.monotonic() - since)
+                log.write(
+                    step, loss=loss_sum / seen, lr=rate, norm=float(norm), tokens_per_s=speed, epoch=state["place"][0]
+                )
+                bar(step, loss_sum / seen, speed)
+                since, seen, loss_sum = time.monotonic(), 0, 0.0
+            if step % t.eval_every == 0 or step == t.steps:
+                paused = time.monotonic()
+                held_out = evaluate(model, corpus.valid, t.tokens, device)
+                log.write(step, valid_loss=held_out, perplexity=math.exp(min(held_out, 50)))
+                say(f"step {step:,}: held-out loss {held_out:.4f}, perplexity {math.exp(min(held_out, 50)):.2f}")
+                _show_samples(translator, corpus, say)
+                state["worse"] = 0 if held_out < state["best"] else state["worse"] + 1
+                state["best"] = min(held_out, state["best"])
+                since += time.monotonic() - paused
+            if step % t.save_every == 0 or step == t.steps or stop:
+                paused = time.monotonic()
+                state["seconds"] = time.monotonic() - began
+                checkpoint.save(folder, state, model, optimizer, keep=t.average)
+                since += time.monotonic() - paused
+            if stop:
+                raise Interrupted(f"stopped at step {step:,}, saved in {folder}; go on with --resume")
+
+    # 4. the end: average, score, write the card
+    held_out = _settle(run, folder, model, corpus, device, say)
+    scores = score_split(translator, "valid", 1000)
+    minutes = (time.monotonic() - began) / 60
+    text = card(run, version=VERSION, command=command or f"regard train {run.name}", parameters=parameters, minutes=minutes,
+                steps=state["step"], loss=held_out, on="the first 1,000 held-out pairs", scores=scores)  # fmt: skip
+    write_atomic(folder / "README.md", text.encode())
+    log.write(state["step"], final_loss=held_out, minutes=minutes, **{s.name: s.value for s in scores})
+    return Done(folder, state["step"], held_out, minutes, scores)
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, store: Store, tokens: int, device: torch.device) -> float:
+    """Mean negative log-likelihood of a held-out token, in nats; no smoothing, no dropout."""
+    model.eval()
+    total, count = 0.0, 0
+    for batch in all_batches(store, tokens):
+        _, nll = objectives.translate(model, batch.to(device), 0.0)
+        total, count = total + float(nll), count + batch.tokens
+    model.train()
+    return total / count
+
+
+def score_split(translator: Translator, split: str, most: int | None = None, **how: Any) -> list[Score]:
+    """Translate a split of the run's data, or a file, and compare with its references."""
+    data = translator.run.data
+    grouped: dict[str, list[str]] = {}
+    answers, references = [], []
+    pairs = list(find_split(data, split).pairs())[:most]
+    if data.source.startswith("tatoeba"):  # several translations of one sentence are all right
+        for source, target in pairs:
+            grouped.setdefault(source, []).append(target)
+        sources, references = list(grouped), list(grouped.values())
+    else:
+        sources, references = [source for source, _ in pairs], [[target] for _, target in pairs]
+    if not sources:
+        raise ValueError(f"{split} is empty; give a file with source and target on each line")
+    translator.model.eval()
+    answers = [answer.text for answer in translator.translate(sources, **how)]
+    return score(answers, references, tokenised=data.text == "tok")
+
+
+def _settle(run: Run, folder: Path, model: nn.Module, corpus: Corpus, device: torch.device, say: Any) -> float:
+    """Keep the mean of the last checkpoints if held-out data likes it better than the last one; leave it in `model`."""
+    files = checkpoint.steps_saved(folder)[-run.train.average :]
+    last = evaluate(model, corpus.valid, run.train.tokens, device)
+    if len(files) > 1:
+        mean = checkpoint.average(files)
+        write_atomic(folder / "model.safetensors", to_bytes(mean))
+        fill(model, folder / "model.safetensors")
+        averaged = evaluate(model, corpus.valid, run.train.tokens, device)
+        kept = "mean" if averaged < last else "last"
+        say(
+            f"held-out loss of the last checkpoint {last:.4f}, of the mean of {len(files)} {averaged:.4f}: kept the {kept}"
+        )
+        if averaged < last:
+            return averaged
+        fill(model, files[-1])
+        write_atomic(folder / "model.safetensors", files[-1].read_bytes())
+    return last
+
+
+def _show_samples(translator: Translator, corpus: Corpus, say: Any) -> None:
+    """A few held-out sentences as the model translates them now."""
+    translator.model.eval()
+    for (source, wanted), got in zip(
+        corpus.samples, translator.translate([s for s, _ in corpus.samples], beam=1), strict=True
+    ):
+        say(f"  {source}  →  {got.text}   (wanted: {wanted})", style="dim", highlight=False, markup=False)
+    translator.model.train()
+
+
+def pick_device(wanted: str) -> torch.device:
+    """The device named, or the best there is: cuda, mps, cpu.  Numbers stay float32 on all of them."""
+    have = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if wanted == "auto":
+        return torch.device(next(name for name, there in have.items() if there))
+    if not have.get(wanted.split(":")[0]):
+        raise ValueError(
+            f"no device {wanted!r} on this machine; there is {', '.join(n for n, there in have.items() if there)}, or auto"
+        )
+    return torch.device(wanted)
+
+
+class _Log:
+    """`log.jsonl` and TensorBoard events, cut back to the step a run resumes from."""
+
+    def __init__(self, folder: Path, step: int):
+        self.file = folder / "log.jsonl"
+        if self.file.exists():
+            lines = self.file.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+            write_atomic(self.file, "".join(f"{line}\n" for line in kept).encode())
+        self.events = SummaryWriter(str(folder / "events"), purge_step=step + 1)
+
+    def write(self, step: int, **numbers: float) -> None:
+        """One line of numbers."""
+        with open(self.file, "a", encoding="utf-8") as out:
+            out.write(json.dumps({"step": step, **numbers}) + "\n")
+        for name, number in numbers.items():
+            self.events.add_scalar(name, number, step)
+        self.events.flush()
+
+
+@contextmanager
+def _progress(console: Console, name: str, steps: int, done: int) -> Iterator[Any]:
+    """A bar with loss, speed and time left; yields `bar(step, loss, speed)`."""
+    columns = ("{task.description}", BarColumn(), "{task.completed:,}/{task.total:,}", TextColumn("{task.fields[numbers]}"),
+               TimeElapsedColumn(), TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(name, total=steps, completed=done, numbers="")
+
+        def bar(step: int, loss: float, speed: float) -> None:
+            progress.update(task, completed=step, numbers=f"loss {loss:.3f} · {speed:,.0f} tokens/s")
+
+        yield bar
+
+
+class _Stop:
+    """True once the user has asked to stop."""
+
+    asked = False
+
+    def __bool__(self) -> bool:
+        return self.asked
+
+
+@contextmanager
+def _stop_politely() -> Iterator[_Stop]:
+    """Turn the first Ctrl-C (or SIGTERM) into a wish that the loop grants at the end of its step; a second one kills."""
+    stop = _Stop()
+
+    def ask(number: int, frame: Any) -> None:
+        stop.asked = True
+        for n, old in before.items():
+            signal.signal(n, old)
+
+    before = {}
+    with suppress(ValueError):  # not the main thread: there are no signals to turn
+        before = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for n, old in before.items():
+            signal.signal(n, old)

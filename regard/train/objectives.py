@@ -1,0 +1,93 @@
+"""(model, batch) → loss and numbers: what differs between families when they train.
+
+Shapes: N target tokens that are not padding, D width, V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.data.batch import Batch
+from regard.data.tokenizer import PAD
+
+__all__ = ["linear_cross_entropy", "translate"]
+
+ROWS = 512  # tokens whose logits are held at once
+
+
+def translate(model: Any, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Teacher forcing: each target token is predicted from the true ones before it.
+
+    Returns the sum over real tokens of the smoothed loss, to be minimised, and of the negative log-likelihood.
+    """
+    said, next_one = batch.target[:, :-1], batch.target[:, 1:]
+    real = next_one != PAD
+    features = model.features(batch.source, said)[real]  # (N, D): no work on padding
+    return linear_cross_entropy(features, model.output.weight, model.output.bias, next_one[real], smoothing)
+
+
+def linear_cross_entropy(
+    features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """The output layer and its cross-entropy in one, without ever holding all the logits.
+
+    features (N, D), weight (V, D), bias (V,), labels (N,) → the sum of (1 - ε) · nll + ε · (mean over V of
+    -log p), section 5.4 of https://arxiv.org/abs/1706.03762, and the sum of the nll alone.
+    """
+    loss, nll = _LinearCrossEntropy.apply(features, weight, bias, labels, smoothing)
+    return loss, nll
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Loss and gradients a few hundred rows at a time, while their logits are still in the cache.
+
+    With p = softmax(logits) the gradient of a row's logits is p - (1 - ε) · onehot - ε / V.  The last term is the same
+    for all rows and tokens, so it never touches the (rows, V) block: it is added to the products at the end.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        vocab = len(weight)
+        learning = any(ctx.needs_input_grad)
+        to_features = torch.empty_like(features)
+        to_weight = torch.zeros_like(weight)
+        to_bias = None if bias is None else torch.zeros_like(bias)
+        weight_sum = weight.sum(0)  # (D,): Σ over V of the logits is one product with it
+        bias_sum = 0.0 if bias is None else bias.sum()
+        nll, spread = features.new_zeros(()), features.new_zeros(())
+        block = features.new_empty(min(ROWS, len(features)), vocab)
+        for first in range(0, len(features), ROWS):
+            x, y = features[first : first + ROWS], labels[first : first + ROWS, None]  # (n, D), (n, 1)
+            logits = torch.mm(x, weight.T, out=block[: len(x)])  # (n, V)
+            if bias is not None:
+                logits += bias
+            top = logits.amax(1, keepdim=True)
+            gold = logits.gather(1, y)
+            odds = logits.sub_(top).exp_()  # in place: the logits are not needed again
+            total = odds.sum(1, keepdim=True)  # (n, 1)
+            log_total = top + total.log()
+            nll += (log_total - gold).sum()
+            spread += (log_total.squeeze(1) - (x @ weight_sum + bias_sum) / vocab).sum()
+            if learning:
+                odds.scatter_add_(1, y, total * (smoothing - 1))
+                scaled = x / total
+                to_features[first : first + ROWS] = (odds @ weight) / total - weight_sum * (smoothing / vocab)
+                to_weight.addmm_(odds.T, scaled)
+                if to_bias is not None:
+                    to_bias.addmv_(odds.T, (1 / total).squeeze(1))
+        if learning:
+            to_weight -= features.sum(0) * (smoothing / vocab)
+            if to_bias is not None:
+                to_bias -= len(features) * smoothing / vocab
+            ctx.save_for_backward(to_features, to_weight, to_bias)
+        loss = (1 - smoothing) * nll + smoothing * spread
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        to_features, to_weight, to_bias = ctx.saved_tensors
+        return to_features * grads[0], to_weight * grads[0], None if to_bias is None else to_bias * grads[0], None, None

@@ -1,0 +1,1 @@
+"""6. What attention looked at, and what it costs."""
