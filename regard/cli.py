@@ -23,6 +23,7 @@ from regard.version import VERSION
 
 if TYPE_CHECKING:
     from regard.config import Run
+    from regard.train.metrics import Score
 
 __all__ = ["app", "main"]
 
@@ -98,10 +99,9 @@ def train(
     except Interrupted as stop:
         print(f"regard: {stop}", file=sys.stderr)
         raise typer.Exit(130) from None
-    scores = ", ".join(f"{s.name} {s.value:.2f}" for s in done.scores)
-    print(
-        f"{run.name}: held-out loss {done.loss:.4f} after {done.steps:,} steps and {done.minutes:.1f} minutes ({scores}), saved in {folder}"
-    )
+    print(f"{run.name}: held-out loss {done.loss:.4f} after {done.steps:,} steps and {done.minutes:.1f} minutes")
+    _print_scores(done.scores)
+    print(f"saved in {folder}")
 
 
 def _resumed(asked: "Run", folder: Path, changes: Iterable[str]) -> "Run":
@@ -113,7 +113,8 @@ def _resumed(asked: "Run", folder: Path, changes: Iterable[str]) -> "Run":
     run = load(str(folder / "run.toml"), changes, FAMILIES)
     if (run.model, run.data, run.family) != (held.model, held.data, held.family) or asked.name != held.name:
         raise ValueError(
-            f"{folder} was trained as {held.name} with another model or other data; --resume may change train and decode keys only"
+            f"{folder} was trained as {held.name} with another model or other data; "
+            f"--resume may change train and decode keys only"
         )
     return run
 
@@ -211,7 +212,12 @@ def score(
         scores = score_split(translator, on, beam=beam, length_penalty=length_penalty, progress=partial(count, 0))
     if json_:
         print(json.dumps([s._asdict() for s in scores]))
-    for s in scores if not json_ else ():
+    else:
+        _print_scores(scores)
+
+
+def _print_scores(scores: "Iterable[Score]") -> None:
+    for s in scores:
         print(f"{s.value:6.2f}  {s.name}  ({s.signature})")
 
 

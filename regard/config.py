@@ -136,6 +136,8 @@ def load(what: str, changes: Iterable[str], families: Mapping[str, Family]) -> R
         raise ValueError(f"no file {path}; give a .toml file or a recipe: {', '.join(recipes())}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
+    if not tables:
+        raise ValueError(f"{path} is empty; wanted tables such as [model], [data], [train]")
     for change in changes:
         _change(tables, change)
     return from_tables(path.stem, tables, families)

@@ -5,10 +5,11 @@ import os
 import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["cache_folder", "read_lines", "sync_folder", "write_atomic"]
+__all__ = ["alone", "cache_folder", "read_lines", "sync_folder", "write_atomic"]
 
 
 def cache_folder() -> Path:
@@ -21,20 +22,22 @@ def read_lines(file: Path) -> Iterator[str]:
 
     The file "-" is standard input.
     """
+    name = "standard input" if str(file) == "-" else file
     try:
         with _open(file) as lines:
             for number, line in enumerate(lines, 1):
                 if b"\0" in line:
                     raise ValueError(
-                        f"{file} line {number} holds a zero byte, byte {line.index(0) + 1}: it is binary; give a text file"
+                        f"{name} line {number} holds a zero byte, byte {line.index(0) + 1}: it is binary; give a text file"
                     )
                 try:
-                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                    text = line.decode("utf-8")
                 except UnicodeDecodeError as error:
                     raise ValueError(
-                        f"{file} line {number} is not UTF-8 at byte {error.start + 1} (0x{line[error.start]:02x}); "
+                        f"{name} line {number} is not UTF-8 at byte {error.start + 1} (0x{line[error.start]:02x}); "
                         f"convert it, such as with `iconv -f latin1 -t utf-8`"
                     ) from None
+                text = text.removeprefix("\ufeff") if number == 1 else text  # some editors mark UTF-8 so
                 yield text.rstrip("\r\n")
     except FileNotFoundError:
         raise ValueError(f"no file {file}; check the path") from None
@@ -62,6 +65,22 @@ def write_atomic(file: Path, content: bytes) -> None:
     finally:
         part.unlink(missing_ok=True)
     sync_folder(file.parent)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process; a second training in it would mix two runs.  A killed process lets go by itself."""
+    if os.name != "posix":  # no such lock there
+        yield
+        return
+    import fcntl
+
+    with open(folder / ".lock", "w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another training is at work in {folder}; wait for it, or choose another --out") from None
+        yield
 
 
 def sync_folder(folder: Path) -> None:

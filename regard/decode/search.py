@@ -128,6 +128,6 @@ def beam(
         full = torch.tensor([len(found[i]) >= width for i in sentence.tolist()], device=source.device)
         stay = (~(full | closed | score.isinf().all(1))).nonzero()[:, 0]
         origin = (stay[:, None] * width + parent[stay]).flatten()  # the row of each beam's parent
-        said = torch.cat((said.flatten(0, 1)[origin].view(len(stay), width, -1), token[stay][:, :, None]), -1)
+        said = torch.cat((said.flatten(0, 1)[origin].view(len(stay), width, length - 1), token[stay][:, :, None]), -1)
         state, token, score, sentence = take(state, origin), token[stay].flatten(), score[stay], sentence[stay]
     return [sorted(all_of_one, key=lambda h: -h.score)[:width] for all_of_one in found]

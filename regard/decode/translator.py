@@ -63,6 +63,9 @@ class Translator:
             raise ValueError(
                 f"beam {width} and n_best {n_best}; use a beam of 1 or more, and an n_best from 1 to the beam"
             )
+        size = self.run.decode.batch if batch is None else batch
+        if size < 1:
+            raise ValueError(f"batch {size}; use 1 or more sentences at once")
         penalty = self.run.decode.length_penalty if length_penalty is None else length_penalty
         sources = self.tokenizer.encode(texts)
         for number, ids in enumerate(sources, first):
@@ -96,7 +99,6 @@ class Translator:
 
         found: list[Translation] = [Translation("", [], 0.0)] * len(sources)
         order = sorted((row for row, ids in enumerate(sources) if ids), key=lambda row: -len(sources[row]))
-        size = self.run.decode.batch if batch is None else batch
         for start in range(0, len(order), size):
             rows = order[start : start + size]
             for row, hypotheses in zip(rows, answer(rows), strict=True):

@@ -10,8 +10,10 @@ import json
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +27,7 @@ from torch.utils.tensorboard.writer import SummaryWriter
 from regard.config import Run, to_toml
 from regard.data.batch import Place, all_batches, batches
 from regard.data.corpus import Corpus, find_split, prepare
-from regard.data.files import write_atomic
+from regard.data.files import alone, write_atomic
 from regard.data.store import Store
 from regard.decode.translator import Translator
 from regard.models import FAMILIES, describe, fill
@@ -54,17 +56,23 @@ class Interrupted(Exception):
 
 def fit(run: Run, folder: Path, *, command: str = "", console: Console | None = None) -> Done:
     """Train a run in its folder, from its newest checkpoint if there is one, and leave a model, its card and its log."""
-    console = console or Console(stderr=True)
-    say = console.print
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder):
+        return _fit(run, folder, command or f"regard train {run.name}", console or Console(stderr=True))
+
+
+def _fit(run: Run, folder: Path, command: str, console: Console) -> Done:
+    say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
     device = pick_device(run.train.device)
 
     # 1. data, model, optimizer: each a function of the run and its seed
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "run.toml", to_toml(run).encode())
+    if not (folder / "run.toml").exists():
+        (folder / "tokenizer.json").unlink(missing_ok=True)  # of a try that did not get past its data
     with console.status("") as status:
         corpus = prepare(
             run.data, folder / "tokenizer.json", say, lambda what, n: status.update(f"{what}: {n:,} pairs")
         )
+    write_atomic(folder / "run.toml", to_toml(run).encode())
     config = dataclasses.replace(run.model, vocab=corpus.tokenizer.vocab)
     write_atomic(folder / "config.json", json.dumps(describe(run.family, config, VERSION), indent=1).encode())
     torch.manual_seed(run.train.seed)
@@ -94,65 +102,67 @@ def fit(run: Run, folder: Path, *, command: str = "", console: Console | None = 
     model.train()
     with _progress(console, run.name, t.steps, state["step"]) as bar, _stop_politely() as stop:
         since, seen, loss_sum = time.monotonic(), 0, 0.0
-        for step in range(state["step"] + 1, t.steps + 1):
-            if t.patience and state["worse"] >= t.patience:
-                say(f"stopped early: {t.patience} evaluations without a better loss")
-                break
-            group = []
+        while state["step"] < t.steps and not _enough(state, t.patience):
+            step = state["step"] = state["step"] + 1
+            parts = []
             for _ in range(t.accumulate):
                 batch, state["place"] = next(stream)
-                group.append(batch)
-            tokens = sum(batch.tokens for batch in group)
-            rate = inverse_square_root(step, t.lr, t.warmup)
-            for batch in group:
+                parts.append(batch)
+            tokens = sum(batch.tokens for batch in parts)
+            for batch in parts:
                 loss, nll = objectives.translate(model, batch.to(device), t.smoothing)
                 (loss / tokens).backward()
                 loss_sum += float(nll)
-            norm = nn.utils.clip_grad_norm_(model.parameters(), t.clip if t.clip else math.inf)
-            for parameters_of_one_kind in optimizer.param_groups:
-                parameters_of_one_kind["lr"] = rate
+            norm = nn.utils.clip_grad_norm_(model.parameters(), t.clip or math.inf)
+            rate = inverse_square_root(step, t.lr, t.warmup)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             seen += tokens
-            state["step"] = step
 
             if not math.isfinite(loss_sum):
                 raise ValueError(
-                    f"the loss is {loss_sum} at step {step}; lower train.lr ({t.lr}), and resume: the checkpoint before is whole"
+                    f"the loss is {loss_sum} at step {step}; lower train.lr ({t.lr}) and go on with --resume"
                 )
             if step % t.log_every == 0 or step == t.steps:
                 speed = seen / (time.monotonic() - since)
-                log.write(
-                    step, loss=loss_sum / seen, lr=rate, norm=float(norm), tokens_per_s=speed, epoch=state["place"][0]
-                )
+                epoch = state["place"][0]
+                log.write(step, loss=loss_sum / seen, lr=rate, norm=float(norm), tokens_per_s=speed, epoch=epoch)
                 bar(step, loss_sum / seen, speed)
                 since, seen, loss_sum = time.monotonic(), 0, 0.0
+            paused = time.monotonic()
             if step % t.eval_every == 0 or step == t.steps:
-                paused = time.monotonic()
                 held_out = evaluate(model, corpus.valid, t.tokens, device)
-                log.write(step, valid_loss=held_out, perplexity=math.exp(min(held_out, 50)))
-                say(f"step {step:,}: held-out loss {held_out:.4f}, perplexity {math.exp(min(held_out, 50)):.2f}")
+                perplexity = math.exp(min(held_out, 50))
+                log.write(step, valid_loss=held_out, perplexity=perplexity)
+                say(f"step {step:,}: held-out loss {held_out:.4f}, perplexity {perplexity:.2f}")
                 _show_samples(translator, corpus, say)
                 state["worse"] = 0 if held_out < state["best"] else state["worse"] + 1
                 state["best"] = min(held_out, state["best"])
-                since += time.monotonic() - paused
-            if step % t.save_every == 0 or step == t.steps or stop:
-                paused = time.monotonic()
+            if step % t.save_every == 0 or step == t.steps or stop or _enough(state, t.patience):
                 state["seconds"] = time.monotonic() - began
                 checkpoint.save(folder, state, model, optimizer, keep=t.average)
-                since += time.monotonic() - paused
+            since += time.monotonic() - paused
             if stop:
                 raise Interrupted(f"stopped at step {step:,}, saved in {folder}; go on with --resume")
+    if _enough(state, t.patience):
+        say(f"stopped early at step {state['step']:,}: {t.patience} evaluations without a better loss")
 
     # 4. the end: average, score, write the card
     held_out = _settle(run, folder, model, corpus, device, say)
     scores = score_split(translator, "valid", 1000)
     minutes = (time.monotonic() - began) / 60
-    text = card(run, version=VERSION, command=command or f"regard train {run.name}", parameters=parameters, minutes=minutes,
+    text = card(run, version=VERSION, command=command, parameters=parameters, minutes=minutes,
                 steps=state["step"], loss=held_out, on="the first 1,000 held-out pairs", scores=scores)  # fmt: skip
     write_atomic(folder / "README.md", text.encode())
     log.write(state["step"], final_loss=held_out, minutes=minutes, **{s.name: s.value for s in scores})
     return Done(folder, state["step"], held_out, minutes, scores)
+
+
+def _enough(state: dict[str, Any], patience: int) -> bool:
+    """Whether held-out data has said often enough that it gets no better."""
+    return bool(patience) and state["worse"] >= patience
 
 
 @torch.inference_mode()
@@ -170,15 +180,13 @@ def evaluate(model: nn.Module, store: Store, tokens: int, device: torch.device) 
 def score_split(translator: Translator, split: str, most: int | None = None, **how: Any) -> list[Score]:
     """Translate a split of the run's data, or a file, and compare with its references."""
     data = translator.run.data
-    grouped: dict[str, list[str]] = {}
-    answers, references = [], []
-    pairs = list(find_split(data, split).pairs())[:most]
+    pairs = list(islice(find_split(data, split).pairs(), most))
+    sources, references = [source for source, _ in pairs], [[target] for _, target in pairs]
     if data.source.startswith("tatoeba"):  # several translations of one sentence are all right
+        grouped: dict[str, list[str]] = {}
         for source, target in pairs:
             grouped.setdefault(source, []).append(target)
         sources, references = list(grouped), list(grouped.values())
-    else:
-        sources, references = [source for source, _ in pairs], [[target] for _, target in pairs]
     if not sources:
         raise ValueError(f"{split} is empty; give a file with source and target on each line")
     translator.model.eval()
@@ -186,7 +194,9 @@ def score_split(translator: Translator, split: str, most: int | None = None, **h
     return score(answers, references, tokenised=data.text == "tok")
 
 
-def _settle(run: Run, folder: Path, model: nn.Module, corpus: Corpus, device: torch.device, say: Any) -> float:
+def _settle(
+    run: Run, folder: Path, model: nn.Module, corpus: Corpus, device: torch.device, say: Callable[..., None]
+) -> float:
     """Keep the mean of the last checkpoints if held-out data likes it better than the last one; leave it in `model`."""
     files = checkpoint.steps_saved(folder)[-run.train.average :]
     last = evaluate(model, corpus.valid, run.train.tokens, device)
@@ -206,13 +216,13 @@ def _settle(run: Run, folder: Path, model: nn.Module, corpus: Corpus, device: to
     return last
 
 
-def _show_samples(translator: Translator, corpus: Corpus, say: Any) -> None:
+def _show_samples(translator: Translator, corpus: Corpus, say: Callable[..., None]) -> None:
     """A few held-out sentences as the model translates them now."""
     translator.model.eval()
     for (source, wanted), got in zip(
         corpus.samples, translator.translate([s for s, _ in corpus.samples], beam=1), strict=True
     ):
-        say(f"  {source}  →  {got.text}   (wanted: {wanted})", style="dim", highlight=False, markup=False)
+        say(f"  {source}  →  {got.text}   (wanted: {wanted})", style="dim")
     translator.model.train()
 
 

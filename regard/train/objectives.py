@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from regard.data.batch import Batch
 from regard.data.tokenizer import PAD
@@ -35,7 +36,7 @@ def linear_cross_entropy(
     features (N, D), weight (V, D), bias (V,), labels (N,) → the sum of (1 - ε) · nll + ε · (mean over V of
     -log p), section 5.4 of https://arxiv.org/abs/1706.03762, and the sum of the nll alone.
     """
-    loss, nll = _LinearCrossEntropy.apply(features, weight, bias, labels, smoothing)
+    loss, nll = _LinearCrossEntropy.apply(features, weight, bias, labels, smoothing, torch.is_grad_enabled())
     return loss, nll
 
 
@@ -48,10 +49,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        smoothing: float,
+        learning: bool,
     ) -> tuple[Tensor, Tensor]:
         vocab = len(weight)
-        learning = any(ctx.needs_input_grad)
+        learning = learning and any(ctx.needs_input_grad)
         to_features = torch.empty_like(features)
         to_weight = torch.zeros_like(weight)
         to_bias = None if bias is None else torch.zeros_like(bias)
@@ -88,6 +95,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return loss, nll
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         to_features, to_weight, to_bias = ctx.saved_tensors
-        return to_features * grads[0], to_weight * grads[0], None if to_bias is None else to_bias * grads[0], None, None
+        return (
+            to_features * grads[0],
+            to_weight * grads[0],
+            None if to_bias is None else to_bias * grads[0],
+            None,
+            None,
+            None,
+        )
