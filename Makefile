@@ -1,0 +1,43 @@
+# Everything on a fresh machine with Python 3.11+, git and make: `make demo`, `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test test-slow lint bench clean
+
+demo: $(VENV)/installed  ## learn English to Italian phrases in under a minute, translate unseen ones, show the attention
+	$(BIN)/regard train phrasebook --fresh
+	$(BIN)/regard translate runs/phrasebook "I love you very much" "She does not paint the yellow boats" "We look for an old house today"
+	$(BIN)/regard show runs/phrasebook "She does not paint the yellow boats"
+
+test: $(VENV)/tested lint  ## lint, types, import order, tests
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/tested  ## long training, 25 kills, 10 million pairs
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/tested
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/installed  ## training and decoding speed on this machine
+	$(BIN)/python benchmarks/speed.py
+
+clean:  ## remove the virtual environment and caches; runs/ stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"regard needs Python 3.11 or newer, this is {v.major}.{v.minor}; set PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) torch setuptools
+	$(PIP) --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/tested: $(VENV)/installed
+	$(PIP) --no-build-isolation --editable '.[test]'
+	touch $@
