@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -328,6 +329,10 @@ def _top(
 
 def main() -> int:
     """Run a verb; a user's mistake is one line on standard error and exit code 2."""
+    # TensorBoard writes from a thread of its own; on a full disk our next write says so in one line
+    threading.excepthook = lambda failed: (
+        None if isinstance(failed.exc_value, OSError) else threading.__excepthook__(failed)
+    )
     try:
         app()
     except ValueError as mistake:

@@ -55,6 +55,8 @@ class DataConfig:
     def __post_init__(self) -> None:
         _at_least(1, vocab=self.vocab, pairs=self.pairs)
         _at_least(2, longest=self.longest)
+        if self.longest > 65_535:
+            raise ValueError(f"longest is {self.longest}; use 65535 or less, or split the sentences")
 
 
 @dataclass(frozen=True, config=STRICT)

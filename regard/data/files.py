@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["alone", "cache_folder", "read_lines", "sync_folder", "write_atomic"]
+__all__ = ["alone", "cache_folder", "flush", "read_lines", "sync_folder", "write_atomic"]
 
 
 def cache_folder() -> Path:
@@ -55,7 +55,7 @@ def _open(file: Path) -> IO[bytes]:
 
 def write_atomic(file: Path, content: bytes) -> None:
     """Write a file whole or not at all: to a neighbour first, flushed to the disk, then renamed over the old one."""
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    part = file.with_name(f".{file.name}.part")
     try:
         with open(part, "wb") as out:
             out.write(content)
@@ -81,6 +81,12 @@ def alone(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise ValueError(f"another training is at work in {folder}; wait for it, or choose another --out") from None
         yield
+
+
+def flush(file: Path) -> None:
+    """Make a file's content survive a power cut."""
+    with open(file, "rb+") as handle:
+        os.fsync(handle.fileno())
 
 
 def sync_folder(folder: Path) -> None:

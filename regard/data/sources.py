@@ -7,9 +7,11 @@ only if the sha256 of its text is right.
 
 import gzip
 import hashlib
+import http.client
 import os
-import urllib.error
+import urllib.parse
 import urllib.request
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -90,13 +92,14 @@ def _find(name: str, file: str, url: str) -> Path:
 
 def _download(url: str, place: Path, sha256: str) -> None:
     """Fetch a file into the cache, if its text has the right checksum."""
-    if not url.startswith(("https://", "http://127.0.0.1", "http://localhost")):
+    at = urllib.parse.urlsplit(url)
+    if at.scheme != "https" and (at.scheme, at.hostname) not in (("http", "127.0.0.1"), ("http", "localhost")):
         raise ValueError(f"{url} is not an https address; set REGARD_MIRROR to one")
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
             content = answer.read()
         text = gzip.decompress(content) if url.endswith(".gz") else content
-    except (urllib.error.URLError, OSError, EOFError) as error:
+    except (OSError, EOFError, http.client.HTTPException, zlib.error) as error:
         raise ValueError(
             f"cannot download {url} ({error}); put the file in {place.parent} yourself, or set REGARD_DATA"
         ) from None

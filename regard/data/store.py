@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -22,13 +23,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from regard.data.files import cache_folder
+from regard.data.files import cache_folder, flush, write_atomic
 from regard.data.text import Pair
 from regard.data.tokenizer import Tokenizer
 
 __all__ = ["BLOCK", "Pool", "Store", "encode"]
 
 BLOCK = 4096  # pairs read together
+DAY = 86_400  # seconds
 
 Ints = npt.NDArray[np.int64]
 
@@ -90,12 +92,19 @@ def encode(
     key = hashlib.sha256(json.dumps([identity, tokenizer.digest, longest], default=str).encode()).hexdigest()[:24]
     home = cache_folder() / "tokens"
     home.mkdir(parents=True, exist_ok=True)
+    for old in home.glob(".*"):  # left behind by a kill
+        if time.time() - old.stat().st_mtime > DAY:
+            shutil.rmtree(old, ignore_errors=True)
     if not (home / key / "about.json").exists():
         part = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=home))
         try:
             _write(part, pairs(), name, tokenizer, longest, progress)
-            shutil.rmtree(home / key, ignore_errors=True)
-            os.replace(part, home / key)
+            try:
+                os.replace(part, home / key)
+            except OSError:
+                if not (home / key / "about.json").exists():  # else another process was quicker, with the same store
+                    shutil.rmtree(home / key)
+                    os.replace(part, home / key)
         finally:
             shutil.rmtree(part, ignore_errors=True)
     return Store(home / key)
@@ -128,13 +137,16 @@ def _write(folder: Path, pairs: Iterator[Pair], name: str, tokenizer: Tokenizer,
                     lengths += (len(source), len(target))
             flat = np.array(row, dtype=dtype)
             flat.tofile(t)
-            np.array(lengths, dtype=np.uint16).tofile(n)
-            digest.update(flat.tobytes())
+            sides = np.array(lengths, dtype=np.uint16)
+            sides.tofile(n)
+            digest.update(flat.tobytes() + sides.tobytes())
             offset += len(row)
             seen += len(lines)
             progress(seen)
     if not kept:
         why = f": {empty} pairs have an empty side, {too_long} more than {longest} tokens" if seen else ""
         raise ValueError(f"{name} holds no sentence pair to use{why}; give a file with source and target on each line")
+    for name_ in ("tokens.bin", "lengths.bin", "blocks.bin"):
+        flush(folder / name_)
     about = {"pairs": kept, "too_long": too_long, "empty": empty, "digest": digest.hexdigest(), "dtype": dtype.name}
-    (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
+    write_atomic(folder / "about.json", json.dumps(about).encode())

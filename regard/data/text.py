@@ -50,6 +50,10 @@ def _jsonl(file: Path, columns: str) -> Iterator[Pair]:
             raise ValueError(
                 f"{file} line {number} needs text under {source!r} and {target!r}, it has {keys}; name its keys in data.columns"
             )
+        if any("\ud800" <= character <= "\udfff" for character in left + right):
+            raise ValueError(
+                f"{file} line {number} holds half a character (a lone surrogate such as \\ud800); mend the JSON"
+            )
         yield left, right
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -70,7 +71,14 @@ class Tokenizer:
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Each line's token numbers, without start or end."""
-        return [line.ids for line in self._inner.encode_batch_fast(list(lines), add_special_tokens=False)]
+        try:
+            encoded = self._inner.encode_batch_fast(list(lines), add_special_tokens=False)
+        except TypeError:
+            bad = next((line for line in lines if isinstance(line, str) and re.search("[\ud800-\udfff]", line)), None)
+            if bad is None:
+                raise
+            raise ValueError(f"{bad!r} is not UTF-8 text (a lone surrogate); convert it") from None
+        return [line.ids for line in encoded]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token numbers; special tokens leave no trace."""

@@ -42,16 +42,17 @@ def sample(
     A low temperature sharpens the choice; `top_k` draws from the k likeliest tokens alone (0 = all), `top_p` from the
     fewest that together have probability p.
     """
-    if temperature <= 0 or top_k < 0 or not 0 < top_p <= 1:
+    if not temperature >= 1e-3 or top_k < 0 or not 0 < top_p <= 1:
         raise ValueError(
             f"temperature {temperature}, top_k {top_k}, top_p {top_p}; "
-            f"use a temperature above 0, a top_k of 0 or more, a top_p above 0 up to 1"
+            f"use a temperature of 0.001 or more, a top_k of 0 or more, a top_p above 0 up to 1"
         )
 
     def draw(logits: Tensor) -> Tensor:
         logits = logits / temperature
         if 0 < top_k < logits.shape[-1]:
-            logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -math.inf)
+            kept, where = logits.topk(top_k)
+            logits = torch.full_like(logits, -math.inf).scatter(-1, where, kept)
         if top_p < 1:
             ordered, where = logits.softmax(-1).sort(-1, descending=True)
             before = ordered.cumsum(-1) - ordered  # the probability of all likelier tokens; the likeliest always stays
@@ -101,6 +102,8 @@ def beam(
     Twice as many candidates as beams are looked at, so that enough go on even if half of them end; only those among
     the first `width` may end.
     """
+    if width < 1:
+        raise ValueError(f"beam {width}; use 1 or more")
     found: list[list[Hypothesis]] = [[] for _ in range(len(source))]
     sentence = torch.arange(len(source), device=source.device)  # (B,): which sentence a row of beams is
     state: Any = take(model.start(source), sentence.repeat_interleave(width))  # (B · W, ...)

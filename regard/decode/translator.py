@@ -68,18 +68,18 @@ class Translator:
             raise ValueError(f"batch {size}; use 1 or more sentences at once")
         penalty = self.run.decode.length_penalty if length_penalty is None else length_penalty
         sources = self.tokenizer.encode(texts)
+        longest = int(min(self.run.data.longest, self.model.longest - 1))
         for number, ids in enumerate(sources, first):
-            if len(ids) > self.run.data.longest:
+            if len(ids) > longest:
                 raise ValueError(
-                    f"sentence {number} has {len(ids):,} tokens; this model takes at most {self.run.data.longest}: "
-                    f"split it into sentences"
+                    f"sentence {number} has {len(ids):,} tokens; this model takes at most {longest}: split it into sentences"
                 )
         generator = torch.Generator().manual_seed(seed)
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
             device = next(self.model.parameters()).device
             source = pad([sources[row] for row in rows]).to(device)
-            limits = torch.tensor([target_limit(len(sources[row])) for row in rows], device=device)
+            limits = torch.tensor([self._limit(len(sources[row])) for row in rows], device=device)
             how: dict[str, Any] = {"bos": BOS, "eos": EOS, "penalty": penalty}
             if temperature is not None:
                 drawn = search.sample(
@@ -110,10 +110,9 @@ class Translator:
             progress(start + len(rows))
         return found
 
-
-def target_limit(source: int) -> int:
-    """The most tokens a translation may have: so long that only a model that repeats itself meets it."""
-    return 2 * source + 20
+    def _limit(self, source: int) -> int:
+        """The most tokens a translation may have: so long that only a model that repeats itself meets it."""
+        return int(min(2 * source + 20, self.model.longest))
 
 
 def load(folder: str | Path, device: str = "cpu") -> Translator:

@@ -74,6 +74,8 @@ def _fused(
         x = x.expand(*lead, *x.shape[-2:])
         return x[(None,) * (4 - x.ndim)] if x.ndim < 4 else x.flatten(0, x.ndim - 4)  # (N, H, T, E)
 
+    if mask is not None and mask.ndim < 2:
+        mask = mask.expand(1, -1)
     if mask is not None and mask.ndim > 2:
         mask = fold(mask, lead) if len(lead) > 2 else mask[(None,) * (4 - mask.ndim)]
     mixed = F.scaled_dot_product_attention(

@@ -15,7 +15,7 @@ class Dropout(nn.Module):
 
     def __init__(self, rate: float):
         super().__init__()
-        self.cut = round(rate * 256)  # of the 256 values of a byte, so many drop
+        self.cut = min(round(rate * 256), 255)  # of the 256 values of a byte, so many drop
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape → the same shape."""

@@ -22,11 +22,12 @@ def watch(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """
     seen: dict[str, list[Tensor]] = {}
     watched = [(name, part) for name, part in model.named_modules() if isinstance(part, Attention)]
+    before = [part.tap for _, part in watched]  # a watch inside a watch gives back what it took
     for name, part in watched:
         seen[name] = []
         part.tap = lambda weights, calls=seen[name]: calls.append(weights.detach())
     try:
         yield seen
     finally:
-        for _, part in watched:
-            part.tap = None
+        for (_, part), tap in zip(watched, before, strict=True):
+            part.tap = tap

@@ -13,6 +13,7 @@
 Shapes: B batch, S source and T target length, D width, H heads, E width of one head, V vocabulary.
 """
 
+import math
 from typing import Any, Literal, NamedTuple
 
 from pydantic.dataclasses import dataclass
@@ -48,11 +49,11 @@ class TransformerConfig:
     tied: bool = True  # one matrix for source, target and output, section 3.4; else three, and an output bias
 
     def __post_init__(self) -> None:
-        if self.dim % self.heads:
-            raise ValueError(f"width {self.dim} does not split into {self.heads} heads; use a multiple of {self.heads}")
         for key in ("vocab", "dim", "depth", "heads", "widen", "longest"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} is {getattr(self, key)}; use 1 or more")
+        if self.dim % self.heads:
+            raise ValueError(f"width {self.dim} does not split into {self.heads} heads; use a multiple of {self.heads}")
         for key in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, key) < 1:
                 raise ValueError(f"{key} is {getattr(self, key)}; use 0 or more and less than 1")
@@ -97,6 +98,11 @@ class Transformer(nn.Module):
         else:
             nn.init.xavier_uniform_(self.output.weight)
             nn.init.zeros_(self.output.bias)
+
+    @property
+    def longest(self) -> float:
+        """The most tokens a sentence may have, start or end counted."""
+        return self.config.longest if self.config.positions == "learned" else math.inf
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Source tokens (B, S) → memory (B, S, D), and the mask of its real tokens (B, 1, 1, S)."""

@@ -2,7 +2,7 @@
 
     checkpoints/step-00000500/model.safetensors
                               optimizer.safetensors   moments of each parameter, and the random generator's state
-                              state.json              step, place in the data, …, and the sha256 of the other two
+                              state.json              step, place in the data, …, and the sha256 of all three
 
 A checkpoint is written under a hidden name, flushed to the disk and renamed, so one that can be seen is whole.  If the
 disk damages it later the checksums tell, and the one before it is used.
@@ -11,24 +11,28 @@ disk damages it later the checksums tell, and the one before it is used.
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from regard.data.files import sync_folder, write_atomic
+from regard.data.files import flush, sync_folder, write_atomic
 from regard.models import fill, tensors
 
-__all__ = ["average", "newest", "restore", "save", "steps_saved"]
+__all__ = ["average", "newest", "prune", "restore", "save", "steps_saved"]
 
 RESUMABLE = 2  # so many newest checkpoints keep their optimizer state, twice as large as the model
 
 
-def save(folder: Path, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, keep: int) -> Path:
+def save(
+    folder: Path, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, keep: int, every: int = 1
+) -> Path:
     """Write a checkpoint of the step `state["step"]` and let go of those no longer needed."""
     home = folder / "checkpoints"
     home.mkdir(exist_ok=True)
@@ -36,11 +40,11 @@ def save(folder: Path, state: dict[str, Any], model: nn.Module, optimizer: torch
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     try:
-        save_file(tensors(model), part / "model.safetensors")
-        save_file(_memory(model, optimizer), part / "optimizer.safetensors")
-        sums = {}
+        _write(tensors(model), part / "model.safetensors")
+        _write(_memory(model, optimizer), part / "optimizer.safetensors")
+        sums = {"state": _fingerprint(state)}
         for name in ("model.safetensors", "optimizer.safetensors"):
-            _flush(part / name)
+            flush(part / name)
             sums[name] = _sha256(part / name)
         write_atomic(part / "state.json", json.dumps({**state, "sha256": sums}, indent=1).encode())
         sync_folder(part)
@@ -51,12 +55,24 @@ def save(folder: Path, state: dict[str, Any], model: nn.Module, optimizer: torch
         shutil.rmtree(part, ignore_errors=True)  # a full disk gets its space back
         raise
     _publish(final / "model.safetensors", folder / "model.safetensors")
-    for age, old in enumerate(sorted(home.glob("step-*"), reverse=True)):
-        if age >= keep and age >= RESUMABLE:
-            shutil.rmtree(old)
-        elif age >= RESUMABLE:
-            (old / "optimizer.safetensors").unlink(missing_ok=True)
+    prune(folder, keep, every)
     return final
+
+
+def prune(folder: Path, keep: int, every: int) -> None:
+    """Let go of checkpoints no longer needed.
+
+    One off the beat of `every` steps was made by Ctrl-C: once it is not the newest it goes, so that the mean at the end
+    is of the same checkpoints as if nobody had interrupted.
+    """
+    age = 0
+    for old in sorted((folder / "checkpoints").glob("step-*"), reverse=True):
+        if age and (int(old.name[5:]) % every or (age >= keep and age >= RESUMABLE)):
+            shutil.rmtree(old)
+            continue
+        if age >= RESUMABLE:
+            (old / "optimizer.safetensors").unlink(missing_ok=True)
+        age += 1
 
 
 def newest(folder: Path, say: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
@@ -65,10 +81,13 @@ def newest(folder: Path, say: Callable[[str], None]) -> tuple[Path, dict[str, An
     for place in found:
         try:
             state: dict[str, Any] = json.loads((place / "state.json").read_text(encoding="utf-8"))
-            for name, wanted in state["sha256"].items():
+            sums = state.pop("sha256")
+            if sums.pop("state") != _fingerprint(state):
+                raise ValueError("state.json does not have its checksum")
+            for name, wanted in sums.items():
                 if _sha256(place / name) != wanted:
                     raise ValueError(f"{name} does not have its checksum")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             say(f"{place} is damaged ({error}); going back to the one before it")
             continue
         return place, state
@@ -132,9 +151,18 @@ def _publish(file: Path, name: Path) -> None:
     os.replace(part, name)
 
 
-def _flush(file: Path) -> None:
-    with open(file, "rb+") as handle:
-        os.fsync(handle.fileno())
+def _fingerprint(state: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _write(what: dict[str, Tensor], file: Path) -> None:
+    """Save tensors; a full disk is an `OSError`, as for any other file."""
+    try:
+        save_file(what, file)
+    except SafetensorError as error:
+        if number := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(file)) from None
+        raise
 
 
 def _sha256(file: Path) -> str:

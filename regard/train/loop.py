@@ -8,10 +8,12 @@ next batch ─▶ objective ─▶ backward ─▶ clip ─▶ step ─┬▶ ev
 import dataclasses
 import json
 import math
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -58,49 +60,75 @@ def fit(run: Run, folder: Path, *, command: str = "", console: Console | None = 
     """Train a run in its folder, from its newest checkpoint if there is one, and leave a model, its card and its log."""
     folder.mkdir(parents=True, exist_ok=True)
     with alone(folder):
-        return _fit(run, folder, command or f"regard train {run.name}", console or Console(stderr=True))
+        work = _begin(run, folder, console or Console(stderr=True))
+        _resume(work)
+        log = _Log(folder, work.state["step"])
+        _loop(work, log)
+        return _finish(work, log, command or f"regard train {run.name}")
 
 
-def _fit(run: Run, folder: Path, command: str, console: Console) -> Done:
+@dataclass
+class _Work:
+    """What the stages of a training hand on."""
+
+    run: Run
+    folder: Path
+    console: Console
+    say: Callable[..., None]
+    device: torch.device
+    corpus: Corpus
+    model: Any
+    optimizer: torch.optim.Adam
+    state: dict[str, Any]  # what a checkpoint remembers beside weights and moments
+
+
+def _begin(run: Run, folder: Path, console: Console) -> _Work:
+    """Data, model, optimizer: each a function of the run and its seed."""
     say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
     device = pick_device(run.train.device)
-
-    # 1. data, model, optimizer: each a function of the run and its seed
     if not (folder / "run.toml").exists():
         (folder / "tokenizer.json").unlink(missing_ok=True)  # of a try that did not get past its data
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # of a --fresh that was killed halfway
     with console.status("") as status:
-        corpus = prepare(
-            run.data, folder / "tokenizer.json", say, lambda what, n: status.update(f"{what}: {n:,} pairs")
+        count = lambda what, n: status.update(f"{what}: {n:,} pairs")  # noqa: E731
+        corpus = prepare(run.data, folder / "tokenizer.json", say, count)
+    config = dataclasses.replace(run.model, vocab=corpus.tokenizer.vocab)
+    torch.manual_seed(run.train.seed)
+    model = FAMILIES[run.family].build(config).to(device)
+    if run.data.longest + 1 > model.longest:
+        raise ValueError(
+            f"data.longest={run.data.longest} and an end are more than the model's {model.longest} learned positions; "
+            f"set data.longest={model.longest - 1} or model.longest={run.data.longest + 1}"
         )
     write_atomic(folder / "run.toml", to_toml(run).encode())
-    config = dataclasses.replace(run.model, vocab=corpus.tokenizer.vocab)
     write_atomic(folder / "config.json", json.dumps(describe(run.family, config, VERSION), indent=1).encode())
-    torch.manual_seed(run.train.seed)
-    model: nn.Module = FAMILIES[run.family].build(config).to(device)
-    optimizer = adam(model)
-    parameters = sum(p.numel() for p in model.parameters())
-    say(f"{run.family}: {parameters:,} parameters on {device}, {corpus.tokenizer.vocab:,} tokens in the vocabulary")
+    say(f"{run.family}: {_size(model):,} parameters on {device}, {config.vocab:,} tokens in the vocabulary")
+    state = {"step": 0, "place": Place(), "best": math.inf, "worse": 0, "seconds": 0.0, "data": corpus.train.digest}
+    return _Work(run, folder, console, say, device, corpus, model, adam(model), state)
 
-    # 2. where an earlier training stopped
-    state: dict[str, Any] = {"step": 0, "place": Place(), "best": math.inf, "worse": 0, "seconds": 0.0,
-                             "data": corpus.train.digest}  # fmt: skip
-    if found := checkpoint.newest(folder, say):
-        place, state = found
-        if state["data"] != corpus.train.digest:
-            raise ValueError(
-                f"{folder}: the training data has changed since step {state['step']}; restore it, or start over with --fresh"
-            )
-        checkpoint.restore(place, model, optimizer)
-        say(f"resumed at step {state['step']:,}")
-    log = _Log(folder, state["step"])
-    translator = Translator(model, corpus.tokenizer, run)
 
-    # 3. the loop
-    t = run.train
-    stream = batches(corpus.train, t.tokens, t.seed, Place(*state["place"]))
+def _resume(work: _Work) -> None:
+    """Go back to where an earlier training stopped, if there was one."""
+    found = checkpoint.newest(work.folder, work.say)
+    if found is None:
+        return
+    place, state = found
+    if state["data"] != work.state["data"]:
+        raise ValueError(
+            f"{work.folder}: the training data has changed since step {state['step']}; restore it, or start over with --fresh"
+        )
+    checkpoint.restore(place, work.model, work.optimizer)
+    work.state = state
+    work.say(f"resumed at step {state['step']:,}")
+
+
+def _loop(work: _Work, log: "_Log") -> None:
+    """The loop of the picture above."""
+    t, state, model, optimizer, say = work.run.train, work.state, work.model, work.optimizer, work.say
+    stream = batches(work.corpus.train, t.tokens, t.seed, Place(*state["place"]))
     began = time.monotonic() - state["seconds"]
     model.train()
-    with _progress(console, run.name, t.steps, state["step"]) as bar, _stop_politely() as stop:
+    with _progress(work.console, work.run.name, t.steps, state["step"]) as bar, _stop_politely() as stop:
         since, seen, loss_sum = time.monotonic(), 0, 0.0
         while state["step"] < t.steps and not _enough(state, t.patience):
             step = state["step"] = state["step"] + 1
@@ -110,7 +138,7 @@ def _fit(run: Run, folder: Path, command: str, console: Console) -> Done:
                 parts.append(batch)
             tokens = sum(batch.tokens for batch in parts)
             for batch in parts:
-                loss, nll = objectives.translate(model, batch.to(device), t.smoothing)
+                loss, nll = objectives.translate(model, batch.to(work.device), t.smoothing)
                 (loss / tokens).backward()
                 loss_sum += float(nll)
             norm = nn.utils.clip_grad_norm_(model.parameters(), t.clip or math.inf)
@@ -133,31 +161,38 @@ def _fit(run: Run, folder: Path, command: str, console: Console) -> Done:
                 since, seen, loss_sum = time.monotonic(), 0, 0.0
             paused = time.monotonic()
             if step % t.eval_every == 0 or step == t.steps:
-                held_out = evaluate(model, corpus.valid, t.tokens, device)
+                held_out = evaluate(model, work.corpus.valid, t.tokens, work.device)
                 perplexity = math.exp(min(held_out, 50))
                 log.write(step, valid_loss=held_out, perplexity=perplexity)
                 say(f"step {step:,}: held-out loss {held_out:.4f}, perplexity {perplexity:.2f}")
-                _show_samples(translator, corpus, say)
+                _show_samples(work)
                 state["worse"] = 0 if held_out < state["best"] else state["worse"] + 1
                 state["best"] = min(held_out, state["best"])
             if step % t.save_every == 0 or step == t.steps or stop or _enough(state, t.patience):
                 state["seconds"] = time.monotonic() - began
-                checkpoint.save(folder, state, model, optimizer, keep=t.average)
+                checkpoint.save(work.folder, state, model, optimizer, keep=t.average, every=t.save_every)
             since += time.monotonic() - paused
             if stop:
-                raise Interrupted(f"stopped at step {step:,}, saved in {folder}; go on with --resume")
+                raise Interrupted(f"stopped at step {step:,}, saved in {work.folder}; go on with --resume")
     if _enough(state, t.patience):
         say(f"stopped early at step {state['step']:,}: {t.patience} evaluations without a better loss")
 
-    # 4. the end: average, score, write the card
-    held_out = _settle(run, folder, model, corpus, device, say)
-    scores = score_split(translator, "valid", 1000)
-    minutes = (time.monotonic() - began) / 60
-    text = card(run, version=VERSION, command=command, parameters=parameters, minutes=minutes,
-                steps=state["step"], loss=held_out, on="the first 1,000 held-out pairs", scores=scores)  # fmt: skip
-    write_atomic(folder / "README.md", text.encode())
-    log.write(state["step"], final_loss=held_out, minutes=minutes, **{s.name: s.value for s in scores})
-    return Done(folder, state["step"], held_out, minutes, scores)
+
+def _finish(work: _Work, log: "_Log", command: str) -> Done:
+    """Average, score, write the card."""
+    run, steps = work.run, work.state["step"]
+    held_out = _settle(work)
+    scores = score_split(Translator(work.model, work.corpus.tokenizer, run), "valid", 1000)
+    minutes = work.state["seconds"] / 60
+    text = card(run, version=VERSION, command=command, parameters=_size(work.model), minutes=minutes, steps=steps,
+                loss=held_out, on="the first 1,000 held-out pairs", scores=scores)  # fmt: skip
+    write_atomic(work.folder / "README.md", text.encode())
+    log.write(steps, final_loss=held_out, minutes=minutes, **{s.name: s.value for s in scores})
+    return Done(work.folder, steps, held_out, minutes, scores)
+
+
+def _size(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
 
 
 def _enough(state: dict[str, Any], patience: int) -> bool:
@@ -194,36 +229,36 @@ def score_split(translator: Translator, split: str, most: int | None = None, **h
     return score(answers, references, tokenised=data.text == "tok")
 
 
-def _settle(
-    run: Run, folder: Path, model: nn.Module, corpus: Corpus, device: torch.device, say: Callable[..., None]
-) -> float:
-    """Keep the mean of the last checkpoints if held-out data likes it better than the last one; leave it in `model`."""
-    files = checkpoint.steps_saved(folder)[-run.train.average :]
-    last = evaluate(model, corpus.valid, run.train.tokens, device)
-    if len(files) > 1:
-        mean = checkpoint.average(files)
-        write_atomic(folder / "model.safetensors", to_bytes(mean))
-        fill(model, folder / "model.safetensors")
-        averaged = evaluate(model, corpus.valid, run.train.tokens, device)
-        kept = "mean" if averaged < last else "last"
-        say(
-            f"held-out loss of the last checkpoint {last:.4f}, of the mean of {len(files)} {averaged:.4f}: kept the {kept}"
-        )
-        if averaged < last:
-            return averaged
-        fill(model, files[-1])
+def _settle(work: _Work) -> float:
+    """Keep the mean of the last checkpoints if held-out data likes it better than the last one; leave it in the model."""
+    folder, t = work.folder, work.run.train
+    checkpoint.prune(folder, t.average, t.save_every)  # if a kill came before it
+    files = checkpoint.steps_saved(folder)[-t.average :]
+    last = evaluate(work.model, work.corpus.valid, t.tokens, work.device)
+    if len(files) == 1:
+        return last
+    write_atomic(folder / "model.safetensors", to_bytes(checkpoint.average(files)))
+    fill(work.model, folder / "model.safetensors")
+    mean = evaluate(work.model, work.corpus.valid, t.tokens, work.device)
+    kept = "mean" if mean < last else "last"
+    work.say(
+        f"held-out loss of the last checkpoint {last:.4f}, of the mean of {len(files)} {mean:.4f}: kept the {kept}"
+    )
+    if kept == "last":
+        fill(work.model, files[-1])
         write_atomic(folder / "model.safetensors", files[-1].read_bytes())
-    return last
+    return min(mean, last)
 
 
-def _show_samples(translator: Translator, corpus: Corpus, say: Callable[..., None]) -> None:
+def _show_samples(work: _Work) -> None:
     """A few held-out sentences as the model translates them now."""
-    translator.model.eval()
-    for (source, wanted), got in zip(
-        corpus.samples, translator.translate([s for s, _ in corpus.samples], beam=1), strict=True
-    ):
-        say(f"  {source}  →  {got.text}   (wanted: {wanted})", style="dim")
-    translator.model.train()
+    work.model.eval()
+    answers = Translator(work.model, work.corpus.tokenizer, work.run).translate(
+        [s for s, _ in work.corpus.samples], beam=1
+    )
+    for (source, wanted), answer in zip(work.corpus.samples, answers, strict=True):
+        work.say(f"  {source}  →  {answer.text}   (wanted: {wanted})", style="dim")
+    work.model.train()
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -245,7 +280,8 @@ class _Log:
         self.file = folder / "log.jsonl"
         if self.file.exists():
             lines = self.file.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+            read = [(line, json.loads(line)) for line in lines if line.endswith("}")]  # a kill can tear the last one
+            kept = [line for line, numbers in read if numbers["step"] <= step and "final_loss" not in numbers]
             write_atomic(self.file, "".join(f"{line}\n" for line in kept).encode())
         self.events = SummaryWriter(str(folder / "events"), purge_step=step + 1)
 

@@ -29,7 +29,7 @@ def cost(family: str, config: Any, source: int, target: int) -> list[Part]:
     The model runs on torch's meta device, which knows shapes and no numbers; torch counts the products.
     """
     with torch.device("meta"):
-        model = FAMILIES[family].build(config).eval()
+        model = FAMILIES[family].build(config).eval().requires_grad_(False)
         read, said = torch.ones(1, source, dtype=torch.long), torch.ones(1, target, dtype=torch.long)
     with torch.no_grad():
         with FlopCounterMode(display=False) as whole:

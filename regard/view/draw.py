@@ -50,10 +50,10 @@ def to_terminal(seen: AttentionMap) -> Table:
 
 def to_file(seen: AttentionMap, file: Path) -> None:
     """Draw the map as PNG, SVG or PDF, or write it as JSON, by the file's ending."""
-    if file.suffix == ".json":
+    if file.suffix.lower() == ".json":
         file.write_text(seen.to_json() + "\n", encoding="utf-8")
         return
-    if file.suffix not in (".png", ".svg", ".pdf"):
+    if file.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ValueError(f"cannot draw {file.name}; give a name that ends in .png, .svg, .pdf or .json")
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
@@ -63,8 +63,10 @@ def to_file(seen: AttentionMap, file: Path) -> None:
     axes = figure.add_subplot()
     palette = LinearSegmentedColormap.from_list("regard", [tuple(c / 255 for c in stop) for stop in STOPS])
     image = axes.imshow(seen.weights, cmap=palette, vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(wide), [_plain(c) for c in seen.columns], rotation=45, ha="left", rotation_mode="anchor")
-    axes.set_yticks(range(high), [_plain(r) for r in seen.rows])
+    axes.set_xticks(
+        range(wide), [_plain(c) for c in seen.columns], rotation=45, ha="left", rotation_mode="anchor", parse_math=False
+    )
+    axes.set_yticks(range(high), [_plain(r) for r in seen.rows], parse_math=False)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     for spine in axes.spines.values():

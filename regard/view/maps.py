@@ -39,10 +39,10 @@ def look(
     One decoder layer and head, counted from 1; the mean over all of them if not given.  A row is a token said; the look
     that chose it was made one step before, by the token before it.
     """
-    said = translator.translate([text], beam=beam)[0]
-    if not said.tokens:
-        raise ValueError("an empty sentence has nothing to look at; give one with a word in it")
     [source] = translator.tokenizer.encode([text])
+    if not source:
+        raise ValueError("an empty sentence has nothing to look at; give one with a word in it")
+    said = translator.translate([text], beam=beam)[0]
     target = translator.tokenizer.ids(said.tokens)
     model = translator.model
     device = next(model.parameters()).device

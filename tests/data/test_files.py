@@ -1,0 +1,155 @@
+"""Reading lines of whatever a user sends, and writing whole files or none."""
+
+import errno
+import gzip
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data.files import cache_folder, read_lines, write_atomic
+
+
+def lines(folder: Path, content: bytes, name: str = "a.txt") -> list[str]:
+    (folder / name).write_bytes(content)
+    return list(read_lines(folder / name))
+
+
+@pytest.mark.parametrize(("content", "wanted"), [
+    (b"", []),
+    (b"a\nb\n", ["a", "b"]),
+    (b"a\nb", ["a", "b"]),
+    (b"a\r\nb\r\n", ["a", "b"]),
+    (b"\xef\xbb\xbfa\nb\n", ["a", "b"]),
+    (b"\n\n", ["", ""]),
+    (b" a \t b \n", [" a \t b "]),
+    ("größer\u2028ʼ\x0b\x0c\x85\n".encode(), ["größer\u2028ʼ\x0b\x0c\x85"]),  # only a line feed ends a line
+    ("क्या\n".encode(), ["क्या"]),
+])  # fmt: skip
+def test_lines_come_back_without_their_ends(tmp_path, content, wanted):
+    assert lines(tmp_path, content) == wanted
+    assert lines(tmp_path, gzip.compress(content), "a.txt.gz") == wanted
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n\r\0\ufeff", exclude_categories=["Cs"]))))
+def test_any_text_is_read_as_it_was_written(tmp_path_factory, text):
+    folder = tmp_path_factory.mktemp("any")
+    assert lines(folder, "".join(f"{line}\n" for line in text).encode()) == text
+
+
+def test_a_bom_inside_a_file_is_text(tmp_path):
+    assert lines(tmp_path, b"a\n\xef\xbb\xbfb\n") == ["a", "\ufeffb"]
+
+
+def test_standard_input_is_read_under_the_name_dash(monkeypatch, tmp_path):
+    (tmp_path / "in").write_bytes(b"a\r\nb")
+    with open(tmp_path / "in") as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert list(read_lines(Path("-"))) == ["a", "b"]
+
+
+def test_lines_are_streamed(tmp_path):
+    stream = read_lines(tmp_path / "a.txt")
+    (tmp_path / "a.txt").write_bytes(b"good\n\xff\n")
+    assert next(stream) == "good"
+    with pytest.raises(ValueError, match="line 2"):
+        next(stream)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"a\nbc\xffd\n", r"line 2 is not UTF-8 at byte 3 \(0xff\); convert it"),
+    ("a\nb\ngrö".encode("latin-1"), r"line 3 is not UTF-8 at byte 3 \(0xf6\); convert it"),
+    ("für\n".encode()[:2] + b"\n", r"line 1 is not UTF-8 at byte 2 \(0xc3\)"),
+    (b"\xef\xbb\xbfab\xff\n", r"line 1 is not UTF-8 at byte 6 \(0xff\)"),
+    (b"a\n\nbc\0d\n", r"line 3 holds a zero byte, byte 3: it is binary; give a text file"),
+    ("hello\n".encode("utf-16"), r"line 1 (holds a zero byte|is not UTF-8)"),
+])  # fmt: skip
+@pytest.mark.parametrize("zipped", [False, True])
+def test_what_is_not_text_is_named_by_line_and_byte(tmp_path, content, message, zipped):
+    name = "a.txt.gz" if zipped else "a.txt"
+    with pytest.raises(ValueError, match=message) as error:
+        lines(tmp_path, gzip.compress(content) if zipped else content, name)
+    assert str(tmp_path / name) in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"no file .*nowhere\.txt; check the path"):
+        list(read_lines(tmp_path / "nowhere.txt"))
+
+
+@pytest.mark.parametrize("name", ["folder", "folder.gz"])
+def test_a_folder_is_not_a_file(tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match=rf"{name} is a folder; give a file"):
+        list(read_lines(tmp_path / name))
+
+
+TEXT = gzip.compress(b"a line\n" * 5000, mtime=0)
+DAMAGED = {
+    "truncated": TEXT[:-10],
+    "only a header": TEXT[:10],
+    "plain text": b"not packed at all\n",
+    "a wrong checksum": TEXT[:-8] + bytes(4) + TEXT[-4:],
+    "garbage inside": TEXT[:10] + b"\xff" * 20 + TEXT[30:],
+    "garbage behind": TEXT + b"garbage",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_gzip_file_is_named(tmp_path, damage):
+    with pytest.raises(ValueError, match=r"a\.gz is not a whole gzip file \(.*\); download or compress it again"):
+        lines(tmp_path, DAMAGED[damage], "a.gz")
+
+
+def test_a_file_is_written_whole_and_leaves_no_trace_beside_it(tmp_path):
+    for content in (b"first", b"second, longer", b""):
+        write_atomic(tmp_path / "a", content)
+        assert (tmp_path / "a").read_bytes() == content
+        assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("place", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, place):
+    write_atomic(tmp_path / "a", b"old")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, place, full)
+        with pytest.raises(OSError, match="No space"):
+            write_atomic(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["a"]
+
+
+def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    order = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *given, name=name, real=real: order.append(name) or real(*given))
+    write_atomic(tmp_path / "a", b"new")
+    assert order == ["fsync", "replace", "fsync"]  # the content, the name, the folder that holds the name
+
+
+def test_the_cache_is_where_the_desktop_standard_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "regard"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == tmp_path / "home" / ".cache" / "regard"
+
+
+def test_reading_holds_one_line_at_a_time(tmp_path, monkeypatch):
+    """A file is never read at once: the reader asks its stream for lines only."""
+
+    class Stream(io.BytesIO):
+        def read(self, *_):
+            raise AssertionError("read at once")
+
+    monkeypatch.setattr("regard.data.files._open", lambda file: Stream(b"a\nb\n"))
+    assert list(read_lines(tmp_path / "x")) == ["a", "b"]

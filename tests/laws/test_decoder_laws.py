@@ -1,0 +1,255 @@
+"""Laws of every model that decodes: causality, padding, cache, batch, and search on top of them.
+
+The weights are random and large, and in float64, so that a broken law is far above the tolerance.
+"""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from regard.decode.search import beam, greedy
+from regard.decode.step import take
+from regard.models.transformer import Transformer, TransformerConfig
+
+PAD, BOS, EOS, VOCAB = 0, 1, 2, 11
+
+law = settings(deadline=None, max_examples=15, derandomize=True)
+seeds, sizes = st.integers(0, 10_000), st.integers(1, 6)
+
+
+def tiny(norm: str, positions: str, tied: bool) -> Transformer:
+    torch.manual_seed(0)
+    model = Transformer(
+        TransformerConfig(
+            vocab=VOCAB, dim=8, depth=2, heads=2, widen=2, norm=norm, positions=positions, longest=24, tied=tied
+        )
+    )
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.6)
+    return model.double().eval()
+
+
+KINDS = pytest.mark.parametrize(
+    "model",
+    [tiny(*kind) for kind in [("first", "sinusoid", True), ("last", "sinusoid", False),
+                              ("first", "learned", False), ("last", "learned", True)]],
+    ids=["first-sinusoid", "last-sinusoid", "first-learned", "last-learned"],
+)  # fmt: skip
+
+
+def words(seed: int, *shape: int) -> Tensor:
+    """Random tokens that are not padding."""
+    return torch.randint(1, VOCAB, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def ragged(seed: int, batch: int, longest: int) -> tuple[Tensor, list[int]]:
+    """Sentences of several lengths, padded (B, S), and their lengths."""
+    lengths = torch.randint(1, longest + 1, (batch,), generator=torch.Generator().manual_seed(seed)).tolist()
+    source = words(seed + 1, batch, max(lengths))
+    for row, length in zip(source, lengths, strict=True):
+        row[length:] = PAD
+    return source, lengths
+
+
+def padded(tokens: Tensor, more: int) -> Tensor:
+    return torch.cat((tokens, tokens.new_full((len(tokens), more), PAD)), 1)
+
+
+def same(got: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-9)
+
+
+# Causality
+
+
+@KINDS
+@law
+@given(seed=seeds, batch=st.integers(1, 3), s=sizes, t=st.integers(2, 7), data=st.data())
+def test_future_tokens_do_not_change_the_past(model, seed, batch, s, t, data):
+    cut = data.draw(st.integers(1, t - 1))
+    source, target = words(seed, batch, s), words(seed + 1, batch, t)
+    before = model(source, target)
+    target[:, cut:] = target[:, cut:] % (VOCAB - 1) + 1  # each another one
+    after = model(source, target)
+    same(after[:, :cut], before[:, :cut])
+    assert (after[:, cut] - before[:, cut]).abs().max() > 1e-6  # the present is read
+
+
+@KINDS
+@law
+@given(seed=seeds, s=sizes, t=st.integers(2, 6), data=st.data())
+def test_no_gradient_flows_from_a_place_to_the_tokens_after_it(model, seed, s, t, data):
+    at = data.draw(st.integers(0, t - 1))
+    held = []
+    hook = model.embed_target.register_forward_hook(lambda module, args, out: held.append(out))
+    try:
+        logits = model(words(seed, 1, s), words(seed + 1, 1, t))
+    finally:
+        hook.remove()
+    (grad,) = torch.autograd.grad(logits[:, at].square().sum(), held[0])
+    reached = grad[0].abs().amax(-1) > 0
+    assert reached.tolist() == [place <= at for place in range(t)]
+
+
+@KINDS
+def test_every_source_token_is_read_by_every_place(model):
+    source, target = words(0, 1, 5), words(1, 1, 4)
+    before = model(source, target)
+    for i in range(5):
+        changed = source.clone()
+        changed[:, i] = changed[:, i] % (VOCAB - 1) + 1
+        assert (model(changed, target) - before).abs().amax(-1).min() > 1e-6
+
+
+# Padding
+
+
+@KINDS
+@law
+@given(seed=seeds, batch=st.integers(1, 4), s=sizes, t=sizes, more=st.integers(1, 4))
+def test_padding_the_source_changes_nothing(model, seed, batch, s, t, more):
+    source, _ = ragged(seed, batch, s)
+    target = words(seed + 2, batch, t)
+    same(model(padded(source, more), target), model(source, target))
+
+
+@KINDS
+@law
+@given(seed=seeds, batch=st.integers(1, 4), s=sizes, t=sizes, more=st.integers(1, 4))
+def test_padding_the_target_changes_nothing_for_real_tokens(model, seed, batch, s, t, more):
+    source, target = words(seed, batch, s), words(seed + 1, batch, t)
+    same(model(source, padded(target, more))[:, :t], model(source, target))
+
+
+@KINDS
+@law
+@given(seed=seeds, batch=st.integers(1, 3), s=sizes, t=sizes, more=st.integers(1, 4))
+def test_padding_the_source_changes_nothing_step_by_step(model, seed, batch, s, t, more):
+    source, _ = ragged(seed, batch, s)
+    plain, wide = model.start(source), model.start(padded(source, more))
+    for token in words(seed + 2, batch, t).T:
+        wanted, plain = model.step(token, plain)
+        got, wide = model.step(token, wide)
+        same(got, wanted)
+
+
+@KINDS
+def test_a_source_of_padding_alone_gives_finite_numbers_and_harms_no_other(model):
+    source, target = words(0, 2, 4), words(1, 2, 5)
+    source[0] = PAD
+    leaves = list(model.parameters())
+    logits = model(source, target)
+    grads = torch.autograd.grad(logits.square().sum(), leaves)
+    assert logits.isfinite().all()
+    assert all(grad.isfinite().all() for grad in grads)
+    same(logits[1:], model(source[1:], target[1:]))
+
+
+# The cache
+
+
+@KINDS
+@law
+@given(seed=seeds, batch=st.integers(1, 3), s=sizes, t=st.integers(1, 8))
+def test_token_by_token_equals_all_at_once(model, seed, batch, s, t):
+    source, _ = ragged(seed, batch, s)
+    target = words(seed + 2, batch, t)
+    state, steps = model.start(source), []
+    for token in target.T:
+        logits, state = model.step(token, state)
+        steps.append(logits)
+    same(torch.stack(steps, 1), model(source, target))
+
+
+@KINDS
+@law
+@given(seed=seeds, batch=st.integers(1, 4), s=sizes, t=st.integers(2, 6), data=st.data())
+def test_rows_taken_midway_go_on_as_if_they_had_been_alone(model, seed, batch, s, t, data):
+    rows = torch.tensor(data.draw(st.lists(st.integers(0, batch - 1), min_size=1, max_size=5)))
+    cut = data.draw(st.integers(0, t - 1))
+    source, _ = ragged(seed, batch, s)
+    target = words(seed + 2, batch, t)
+    state = model.start(source)
+    for token in target[:, :cut].T:
+        _, state = model.step(token, state)
+    state, later = take(state, rows), []
+    for token in target[rows, cut:].T:
+        logits, state = model.step(token, state)
+        later.append(logits)
+    same(torch.stack(later, 1), model(source[rows], target[rows])[:, cut:])
+
+
+@KINDS
+def test_a_step_leaves_the_state_before_it_as_it_was(model):
+    source, token = words(0, 2, 3), words(1, 2)
+    state = model.start(source)
+    first, _ = model.step(token, state)
+    again, _ = model.step(token, state)
+    assert torch.equal(first, again)
+
+
+# The batch
+
+
+@KINDS
+@law
+@given(seed=seeds, batch=st.integers(2, 5), s=sizes, t=sizes)
+def test_a_sentence_alone_has_the_logits_it_has_in_a_batch(model, seed, batch, s, t):
+    source, lengths = ragged(seed, batch, s)
+    target = words(seed + 2, batch, t)
+    together = model(source, target)
+    for i, length in enumerate(lengths):
+        same(model(source[i : i + 1, :length], target[i : i + 1]), together[i : i + 1])
+
+
+def the_same_answer(got, wanted):
+    assert got.tokens == wanted.tokens
+    assert got.score == pytest.approx(wanted.score, abs=1e-5)  # a total is kept in float32
+
+
+@KINDS
+@law
+@given(seed=seeds, batch=st.integers(2, 4), s=sizes, width=st.integers(1, 4), penalty=st.sampled_from([0.0, 0.6, 1.0]))
+def test_a_sentence_alone_has_the_answers_it_has_in_a_batch(model, seed, batch, s, width, penalty):
+    source, lengths = ragged(seed, batch, s)
+    limits = torch.tensor([length + 3 for length in lengths])
+    how = {"bos": BOS, "eos": EOS, "penalty": penalty}
+    together, beams = greedy(model, source, limits, **how), beam(model, source, limits, width=width, **how)
+    assert len(together) == len(beams) == batch
+    for i, length in enumerate(lengths):
+        alone = source[i : i + 1, :length], limits[i : i + 1]
+        the_same_answer(greedy(model, *alone, **how)[0], together[i])
+        [n_best] = beam(model, *alone, width=width, **how)
+        for got, wanted in zip(n_best, beams[i], strict=True):
+            the_same_answer(got, wanted)
+
+
+@KINDS
+@law
+@given(seed=seeds, batch=st.integers(1, 4), s=sizes, limit=st.integers(1, 9), penalty=st.sampled_from([0.0, 0.6, 1.0]))
+def test_a_beam_of_one_is_greedy(model, seed, batch, s, limit, penalty):
+    source, lengths = ragged(seed, batch, s)
+    limits = torch.tensor([min(limit, length + 2) for length in lengths])
+    how = {"bos": BOS, "eos": EOS, "penalty": penalty}
+    beams = beam(model, source, limits, width=1, **how)
+    for [got], wanted in zip(beams, greedy(model, source, limits, **how), strict=True):
+        the_same_answer(got, wanted)
+
+
+@KINDS
+@law
+@given(seed=seeds, s=sizes, width=st.integers(1, 5), penalty=st.sampled_from([0.0, 1.0, 2.0]))
+def test_an_answer_has_the_score_that_a_forward_pass_gives_it(model, seed, s, width, penalty):
+    source, limit = words(seed, 1, s), 6
+    how = {"bos": BOS, "eos": EOS, "penalty": penalty}
+    [n_best] = beam(model, source, torch.tensor([limit]), width=width, **how)
+    assert [h.score for h in n_best] == sorted((h.score for h in n_best), reverse=True)
+    assert len({tuple(h.tokens) for h in n_best}) == len(n_best) == width
+    for h in [*n_best, *greedy(model, source, torch.tensor([limit]), **how)]:
+        assert EOS not in h.tokens
+        said = h.tokens if len(h.tokens) == limit else [*h.tokens, EOS]
+        logs = model(source, torch.tensor([[BOS, *said[:-1]]])).log_softmax(-1)[0]
+        total = logs.gather(1, torch.tensor(said)[:, None]).sum().item()
+        assert h.score == pytest.approx(total / len(said) ** penalty, abs=1e-5)

@@ -1,0 +1,148 @@
+"""`attend` and `Attention` against torch's own layer; the laws of `attend` are in tests/laws."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from regard.layers.attention import Attention, KeysValues, attend
+from regard.layers.masks import causal_mask
+from regard.layers.scores import Additive
+from regard.layers.tap import watch
+
+law = settings(deadline=None, max_examples=30, derandomize=True)
+
+
+def twins(dim: int, heads: int, seed: int) -> tuple[Attention, nn.MultiheadAttention]:
+    """Our layer and torch's, with the same random weights and biases."""
+    torch.manual_seed(seed)
+    ours, theirs = Attention(dim, heads).double(), nn.MultiheadAttention(dim, heads, batch_first=True).double()
+    for p in ours.parameters():
+        nn.init.normal_(p, std=0.5)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(ours.qkv.weight)
+        theirs.in_proj_bias.copy_(ours.qkv.bias)
+        theirs.out_proj.weight.copy_(ours.out.weight)
+        theirs.out_proj.bias.copy_(ours.out.bias)
+    return ours, theirs
+
+
+@law
+@given(
+    seed=st.integers(0, 1000), batch=st.integers(1, 3), queries=st.integers(1, 5), keys=st.integers(1, 5),
+    heads=st.sampled_from([1, 2, 4]), causal=st.booleans(), masked=st.booleans(), cross=st.booleans(),
+)  # fmt: skip
+def test_attention_equals_torchs_own_layer(seed, batch, queries, keys, heads, causal, masked, cross):
+    ours, theirs = twins(8, heads, seed)
+    x = torch.randn(batch, queries, 8, dtype=torch.float64)
+    memory = torch.randn(batch, keys, 8, dtype=torch.float64) if cross else x
+    real = torch.rand(batch, memory.shape[1]) < 0.6 if masked else torch.ones(batch, memory.shape[1], dtype=torch.bool)
+    real[:, 0] = True  # torch's layer is NaN where nothing may be looked at
+    causal = causal and not cross
+    wanted, wanted_weights = theirs(
+        x, memory, memory, key_padding_mask=~real, average_attn_weights=False,
+        attn_mask=~causal_mask(queries, queries) if causal else None,
+    )  # fmt: skip
+    mask = real[:, None, None] if masked else None
+    got = ours(x, ours.keys_values(memory), mask=mask, causal=causal)
+    with watch(ours) as seen:
+        watched = ours(x, ours.keys_values(memory), mask=mask, causal=causal)
+    torch.testing.assert_close(got, wanted)
+    torch.testing.assert_close(watched, wanted)
+    torch.testing.assert_close(seen[""][0], wanted_weights)
+
+
+def test_gradients_equal_those_of_torchs_own_layer():
+    ours, theirs = twins(8, 2, 3)
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    ours(x, ours.keys_values(x)).square().sum().backward()
+    theirs(x, x, x)[0].square().sum().backward()
+    torch.testing.assert_close(ours.qkv.weight.grad, theirs.in_proj_weight.grad)
+    torch.testing.assert_close(ours.qkv.bias.grad, theirs.in_proj_bias.grad)
+    torch.testing.assert_close(ours.out.weight.grad, theirs.out_proj.weight.grad)
+
+
+def test_a_bias_is_added_to_the_scores_of_each_head():
+    ours, theirs = twins(8, 2, 0)
+    x, bias = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(2, 5, 5, dtype=torch.float64)
+    wanted, _ = theirs(x, x, x, attn_mask=bias.repeat(2, 1, 1))
+    torch.testing.assert_close(ours(x, ours.keys_values(x), bias=bias), wanted)
+
+
+def test_a_cache_followed_by_later_keys_is_all_of_them():
+    torch.manual_seed(0)
+    attn = Attention(8, 2)
+    x = torch.randn(2, 6, 8)
+    whole, parts = attn.keys_values(x), attn.keys_values(x[:, :4]).then(attn.keys_values(x[:, 4:]))
+    assert isinstance(parts, KeysValues)
+    assert whole.keys.shape == (2, 2, 6, 4)
+    for got, wanted in zip(parts, whole, strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_the_last_tokens_with_a_cache_see_what_they_see_without_one():
+    torch.manual_seed(0)
+    attn = Attention(8, 2)
+    x = torch.randn(2, 6, 8)
+    whole = attn(x, attn.keys_values(x), causal=True)
+    torch.testing.assert_close(attn(x[:, 4:], attn.keys_values(x), causal=True), whole[:, 4:])
+
+
+def test_a_width_that_does_not_split_into_heads_is_refused():
+    with pytest.raises(ValueError, match="width 100 does not split into 8 heads; use a multiple of 8"):
+        Attention(100, 8)
+
+
+def test_a_new_layer_starts_with_zero_biases_and_bounded_weights():
+    attn = Attention(64, 4)
+    assert not attn.qkv.bias.any()
+    assert not attn.out.bias.any()
+    assert attn.qkv.weight.abs().max() <= (6 / (64 + 3 * 64)) ** 0.5
+    assert attn.out.weight.abs().max() <= (6 / (64 + 64)) ** 0.5
+
+
+@pytest.mark.parametrize("need_weights", [False, True], ids=["fused", "explicit"])
+def test_dropout_thins_the_weights_and_keeps_their_mean(need_weights):
+    torch.manual_seed(0)
+    q, k, v = torch.zeros(2000, 4), torch.zeros(10, 4), torch.eye(10)  # each weight is 0.1, and v shows them
+    mixed, _ = attend(q, k, v, dropout=0.25, need_weights=need_weights)
+    dropped = mixed == 0
+    torch.testing.assert_close(mixed[~dropped], torch.full_like(mixed[~dropped], 0.1 / 0.75))
+    assert abs(dropped.float().mean().item() - 0.25) < 5 * (0.25 * 0.75 / mixed.numel()) ** 0.5
+
+
+def test_weights_come_back_as_they_were_before_dropout():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5, 4)
+    _, weights = attend(q, k, v, dropout=0.9, need_weights=True)
+    torch.testing.assert_close(weights, attend(q, k, v, need_weights=True)[1], rtol=0, atol=0)
+
+
+def test_the_layer_drops_weights_only_while_training():
+    torch.manual_seed(0)
+    attn = Attention(8, 2, dropout=0.5)
+    x = torch.randn(1, 6, 8)
+    memory = attn.keys_values(x)
+    assert not torch.equal(attn.train()(x, memory), attn(x, memory))
+    assert torch.equal(attn.eval()(x, memory), attn(x, memory))
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_another_score_takes_the_place_of_the_dot_product(need_weights):
+    torch.manual_seed(0)
+    score = Additive(4, 6)
+    q, k, v = torch.randn(2, 3, 4), torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    mask = torch.tensor([True, True, False])[None, None]
+    mixed, weights = attend(q, k, v, score=score, mask=mask, causal=True, need_weights=need_weights)
+    allowed = mask & causal_mask(3, 3)
+    wanted = score(q, k).masked_fill(~allowed, -torch.inf).softmax(-1)
+    torch.testing.assert_close(weights, wanted)
+    torch.testing.assert_close(mixed, wanted @ v)
+
+
+@pytest.mark.parametrize("kind", ["mask", "bias"])
+def test_a_mask_or_bias_of_one_dimension_is_for_the_keys(kind):
+    q, k, v = torch.randn(2, 3, 4), torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    given_ = {kind: torch.tensor([True, True, False]) if kind == "mask" else torch.randn(3)}
+    torch.testing.assert_close(attend(q, k, v, **given_)[0], attend(q, k, v, need_weights=True, **given_)[0])

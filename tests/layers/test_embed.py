@@ -1,0 +1,34 @@
+"""From token numbers to vectors."""
+
+import pytest
+import torch
+
+from regard.layers.embed import Embed, token_table
+from regard.layers.positions import Learned, Sinusoid, sinusoid
+
+
+def test_a_token_is_its_vector_times_root_width_plus_its_place():
+    embed = Embed(token_table(9, 16), Sinusoid(16), dropout=0.1).eval()
+    ids = torch.tensor([[3, 4, 3], [0, 8, 1]])
+    wanted = embed.tokens.weight[ids] * 4 + sinusoid(3, 16)
+    torch.testing.assert_close(embed(ids), wanted)
+
+
+@pytest.mark.parametrize("positions", [Sinusoid(8, 4), Learned(8, 12)], ids=["sinusoid", "learned"])
+def test_tokens_that_start_later_stand_where_they_would_in_the_whole(positions):
+    embed = Embed(token_table(9, 8), positions, dropout=0.0)
+    ids = torch.randint(9, (2, 10))
+    torch.testing.assert_close(embed(ids[:, 6:], start=6), embed(ids)[:, 6:])
+
+
+def test_dropout_falls_on_the_embeddings_while_training():
+    embed = Embed(token_table(9, 64), Sinusoid(64), dropout=0.5)
+    share = (embed.train()(torch.randint(9, (4, 50))) == 0).float().mean()
+    assert 0.45 < share < 0.55
+
+
+def test_a_table_starts_with_standard_deviation_one_over_root_width():
+    torch.manual_seed(0)
+    table = token_table(1000, 64).weight
+    assert table.std().item() == pytest.approx(64**-0.5, rel=0.02)
+    assert abs(table.mean().item()) < 0.005

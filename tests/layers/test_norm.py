@@ -1,0 +1,51 @@
+"""Where the norm stands: each order against its formula, written out."""
+
+import pytest
+import torch
+from torch import nn
+
+from regard.layers.norm import NormFirst, NormLast
+
+
+def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Layer norm written out: x (B, T, D)."""
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight + bias
+
+
+def built(kind: type[NormFirst] | type[NormLast], dropout: float = 0.0):
+    torch.manual_seed(0)
+    around = kind(8, dropout)
+    nn.init.normal_(around.norm.weight)
+    nn.init.normal_(around.norm.bias)
+    return around, torch.randn(2, 3, 8), nn.Linear(8, 8)
+
+
+def test_norm_first_is_x_plus_f_of_the_norm():
+    around, x, f = built(NormFirst)
+    torch.testing.assert_close(around(x, f), x + f(norm(x, around.norm.weight, around.norm.bias)))
+
+
+def test_norm_last_is_the_norm_of_x_plus_f():
+    around, x, f = built(NormLast)
+    torch.testing.assert_close(around(x, f), norm(x + f(x), around.norm.weight, around.norm.bias))
+
+
+def test_only_norm_first_ends_in_one_more_norm():
+    assert isinstance(NormFirst.end(8), nn.LayerNorm)
+    x = torch.randn(2, 3, 8)
+    assert NormLast.end(8)(x) is x
+    assert not list(NormLast.end(8).parameters())
+
+
+def test_dropout_falls_on_the_sub_layer_and_never_on_the_residual():
+    around, _, _ = built(NormFirst, dropout=0.5)
+    x = torch.full((2, 3, 8), 7.0)
+    out = around.train()(x, torch.ones_like)
+    assert set(out.unique().tolist()) == {7.0, 9.0}  # dropped, or kept and doubled
+
+
+@pytest.mark.parametrize("kind", [NormFirst, NormLast])
+def test_nothing_is_dropped_when_not_training(kind):
+    around, x, f = built(kind, dropout=0.5)
+    assert torch.equal(around.eval()(x, f), around(x, f))

@@ -1,0 +1,105 @@
+"""Looking inside does not change what happens."""
+
+import pytest
+import torch
+
+from regard.layers.attention import Attention
+from regard.layers.tap import watch
+from regard.models.transformer import Transformer, TransformerConfig
+
+
+def tiny(**changes) -> tuple[Transformer, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(vocab=11, dim=8, depth=2, heads=2, widen=2, **changes))
+    source, target = torch.randint(1, 11, (3, 5)), torch.randint(1, 11, (3, 4))
+    source[1, 3:] = 0
+    return model.eval(), source, target
+
+
+def test_a_watched_model_gives_the_same_logits():
+    model, source, target = tiny()
+    plain = model(source, target)
+    with watch(model):
+        watched = model(source, target)
+    torch.testing.assert_close(watched, plain)
+
+
+def test_every_attention_is_seen_by_its_name_and_its_rows_sum_to_one():
+    model, source, target = tiny()
+    with watch(model) as seen:
+        model(source, target)
+    shapes = {name: [tuple(weights.shape) for weights in calls] for name, calls in seen.items()}
+    assert shapes == {
+        **{f"encoder.{i}.attn": [(3, 2, 5, 5)] for i in range(2)},
+        **{f"decoder.{i}.attn": [(3, 2, 4, 4)] for i in range(2)},
+        **{f"decoder.{i}.cross": [(3, 2, 4, 5)] for i in range(2)},
+    }
+    for [weights] in seen.values():
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        assert not weights.requires_grad
+
+
+def test_what_may_not_be_looked_at_has_weight_zero():
+    model, source, target = tiny()
+    with watch(model) as seen:
+        model(source, target)
+    assert (seen["encoder.0.attn"][0][1, :, :, 3:] == 0).all()
+    assert (seen["decoder.1.cross"][0][1, :, :, 3:] == 0).all()
+    assert (seen["decoder.0.attn"][0].triu(1) == 0).all()
+
+
+def test_a_cached_decoding_is_one_call_a_token():
+    model, source, target = tiny()
+    with watch(model) as whole:
+        model(source, target)
+    with watch(model) as steps:
+        state = model.start(source)
+        for token in target.T:
+            _, state = model.step(token, state)
+    calls = steps["decoder.1.cross"]
+    assert len(calls) == 4
+    torch.testing.assert_close(torch.cat(calls, 2), whole["decoder.1.cross"][0])
+    for i, weights in enumerate(steps["decoder.1.attn"]):  # the past in its order
+        torch.testing.assert_close(weights, whole["decoder.1.attn"][0][:, :, i : i + 1, : i + 1])
+
+
+def test_weights_are_those_before_dropout():
+    torch.manual_seed(0)
+    attn, x = Attention(8, 2, dropout=0.8), torch.randn(2, 5, 8)
+    with watch(attn.eval()) as still:
+        attn(x, attn.keys_values(x))
+    with watch(attn.train()) as training:
+        attn(x, attn.keys_values(x))
+    torch.testing.assert_close(training[""][0].sum(-1), torch.ones(2, 2, 5))
+    assert torch.equal(training[""][0], still[""][0])
+
+
+def test_nothing_is_watched_afterwards():
+    model, source, target = tiny()
+    with watch(model) as seen:
+        model(source, target)
+    model(source, target)
+    assert all(len(calls) == 1 for calls in seen.values())
+    assert all(part.tap is None for part in model.modules() if isinstance(part, Attention))
+
+
+def test_nothing_is_watched_after_an_error():
+    model, _, _ = tiny()
+    with pytest.raises(RuntimeError, match="stop"), watch(model):
+        raise RuntimeError("stop")
+    assert all(part.tap is None for part in model.modules() if isinstance(part, Attention))
+
+
+def test_a_watched_model_can_be_trained():
+    model, source, target = tiny()
+    grads = []
+    for _ in range(2):
+        model.zero_grad()
+        if grads:
+            with watch(model):
+                model(source, target).square().sum().backward()
+        else:
+            model(source, target).square().sum().backward()
+        grads.append([p.grad.clone() for p in model.parameters()])
+    for plain, watched in zip(*grads, strict=True):
+        torch.testing.assert_close(plain, watched, rtol=1e-4, atol=1e-4)

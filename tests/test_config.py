@@ -1,0 +1,89 @@
+"""TOML and key=value → one frozen run; every shipped recipe is one."""
+
+import dataclasses
+
+import pytest
+
+from regard.config import load, recipes, to_toml
+from regard.models import FAMILIES
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_every_recipe_loads_and_its_header_begins_with_its_command(name):
+    run = load(name, (), FAMILIES)
+    assert run.name == name
+    header = recipes()[name].read_text(encoding="utf-8").splitlines()
+    assert header[0].startswith(f"# regard train {name}")
+    assert header[1].startswith("# ")
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_a_written_run_reads_back_equal(name, tmp_path):
+    run = load(name, ["train.lr=0.25", "data.columns=en,de"], FAMILIES)
+    (tmp_path / "run.toml").write_text(to_toml(run), encoding="utf-8")
+    assert load(str(tmp_path / "run.toml"), (), FAMILIES) == run
+
+
+def test_changes_go_on_top_of_the_recipe_and_the_last_one_wins():
+    run = load(
+        "multi30k",
+        ["model.dim=256", "train.steps=2000", "train.steps=7", "data.train=a b.tsv", "model=small"],
+        FAMILIES,
+    )
+    assert (run.model.dim, run.train.steps, run.data.train) == (256, 7, "a b.tsv")
+    assert run.model.depth == FAMILIES["transformer"].sizes["small"].depth
+
+
+def test_a_size_is_the_papers_until_a_key_changes_it():
+    sizes = FAMILIES["transformer"].sizes
+    assert (sizes["tiny"].dim, sizes["tiny"].widen * sizes["tiny"].dim, sizes["tiny"].heads, sizes["tiny"].depth) == (
+        128,
+        256,
+        4,
+        4,
+    )
+    assert (
+        sizes["small"].dim,
+        sizes["small"].widen * sizes["small"].dim,
+        sizes["small"].heads,
+        sizes["small"].depth,
+    ) == (256, 1024, 4, 3)
+    assert (sizes["base"].dim, sizes["base"].widen * sizes["base"].dim, sizes["base"].heads, sizes["base"].depth) == (
+        512,
+        2048,
+        8,
+        6,
+    )
+    assert (sizes["big"].dim, sizes["big"].widen * sizes["big"].dim, sizes["big"].heads, sizes["big"].depth) == (
+        1024,
+        4096,
+        16,
+        6,
+    )
+
+
+def test_a_run_is_frozen():
+    run = load("reverse", (), FAMILIES)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        run.train.steps = 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("train.lr=fast", r"train\.lr: .*'fast'"),
+        ("model.norm=middle", r"model\.norm: .*'middle'"),
+        ("model.tied=1", r"model\.tied: .*got 1"),
+        ("data.longest=1", "longest is 1"),
+        ("train.smoothing=1.0", "smoothing is 1.0"),
+    ],
+)
+def test_a_wrong_value_says_the_key_and_what_came(change, message):
+    with pytest.raises(ValueError, match=message):
+        load("reverse", [change], FAMILIES)
+
+
+def test_a_toml_file_that_is_none_is_refused(tmp_path):
+    (tmp_path / "x.toml").write_text("steps = = 3", encoding="utf-8")
+    with pytest.raises(ValueError, match="is not TOML"):
+        load(str(tmp_path / "x.toml"), (), FAMILIES)

@@ -1,0 +1,114 @@
+"""The README keeps its word: its tree is the tree, its commands run as they are pasted."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DATA = os.environ.get("REGARD_DATA")
+
+
+def blocks() -> list[str]:
+    return re.findall(r"^```[a-z]*\n(.*?)^```", README, flags=re.M | re.S)
+
+
+def tree() -> list[str]:
+    """Paths of the README's tree: an indented name belongs to the folder above it."""
+    [block] = [b for b in blocks() if b.startswith("README.md")]
+    folders: list[str] = []
+    paths = []
+    for line in block.splitlines():
+        indent, name = re.match(r"((?:│   |    )*(?:├── |└── )?)(\S+)", line).groups()
+        depth = len(indent) // 4
+        folders[depth:] = [name] if name.endswith("/") else []
+        paths.append("".join(folders[:depth]) + name)
+    return paths
+
+
+def test_every_file_stands_in_the_tree_once_and_nothing_else_does():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split(
+        "\n"
+    )
+    if not any(listed):
+        pytest.skip("not a git checkout; clone the repository to compare its files with the tree")
+    wanted = {
+        f
+        for f in listed
+        if f and not f.startswith((".git", "tests/")) and not f.endswith("__init__.py") and (ROOT / f).exists()
+    }
+    named = [p for p in tree() if not p.endswith("/")]
+    assert len(named) == len(set(named))
+    assert set(named) == wanted
+    folders = {p for p in tree() if p.endswith("/")}
+    assert all((ROOT / f).is_dir() for f in folders)
+    assert {
+        f"tests/{p.name}/" for p in (ROOT / "tests").iterdir() if p.is_dir() and not p.name.startswith("__")
+    } <= folders
+
+
+def test_every_line_of_the_tree_says_what_the_file_is_for():
+    [block] = [b for b in blocks() if b.startswith("README.md")]
+    for line in block.splitlines():
+        assert re.search(r"\S\s{2,}\S", line.lstrip("│├└─ ")), f"no words after: {line}"
+
+
+def test_links_and_pictures_exist():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert target.startswith("http") or (ROOT / target).exists(), target
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"`?make ([a-z-]+)", README))))
+def test_make_knows_the_targets_the_readme_names(target):
+    subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
+
+
+def commands() -> list[list[str]]:
+    return [
+        shlex.split(line, comments=True)
+        for block in blocks()
+        for line in block.splitlines()
+        if line.startswith("regard ")
+    ]
+
+
+@pytest.mark.skipif(not DATA, reason="set REGARD_DATA to a folder that holds multi30k/ to run the README's commands")
+def test_the_commands_run_as_they_are_pasted(tmp_path):
+    """Each command as it stands, in order, in an empty folder; trainings get three steps more than none."""
+    pairs = [f"I see {n} birds .\tIch sehe {n} Vögel .\n" for n in range(40)]
+    (tmp_path / "my.tsv").write_text("".join(pairs), encoding="utf-8")
+    (tmp_path / "held.tsv").write_text("".join(pairs[:5]), encoding="utf-8")
+    few = ["train.steps=3", "train.save_every=2", "data.vocab=300", "model.dim=16", "model.depth=1", "decode.beam=1"]
+    seen = set()
+    for words in commands():
+        seen.add(words[1])
+        extra = few if words[1] == "train" and "--resume" not in words else []
+        extra = ["--beam", "1"] if words[1] == "score" else extra
+        done = subprocess.run(
+            [sys.executable, "-m", *words, *extra], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+        assert done.stdout.strip(), words
+    assert seen == {"train", "translate", "score", "show", "cost"}
+    assert (tmp_path / "bike.png").stat().st_size > 1000
+
+
+def test_the_python_example_runs(small_run, monkeypatch):
+    import torch
+
+    import regard
+
+    [block] = [b for b in blocks() if b.startswith("import regard")]
+    code = block.replace("runs/multi30k", str(small_run)).replace("decoder.3.cross", "decoder.0.cross")
+    names = {
+        "model": regard.load(small_run).model,
+        "source": torch.tensor([[5, 6, 2]]),
+        "target": torch.tensor([[1, 6]]),
+    }
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["seen"]["decoder.0.cross"][0].shape == (1, 2, 2, 3)

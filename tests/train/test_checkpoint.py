@@ -1,0 +1,242 @@
+"""What `regard.train.checkpoint` writes, keeps, finds and averages."""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.train import checkpoint
+from regard.train.optim import adam
+
+CONFIG = TransformerConfig(vocab=20, dim=8, depth=1, heads=2, widen=1)
+
+
+def trained(seed: int) -> tuple[Transformer, torch.optim.Adam]:
+    """A model and its optimizer after two steps."""
+    torch.manual_seed(seed)
+    model = Transformer(CONFIG)
+    optimizer = adam(model)
+    optimizer.param_groups[0]["lr"] = 0.01
+    for _ in range(2):
+        model.features(torch.randint(4, 20, (2, 5)), torch.randint(4, 20, (2, 4))).square().sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def save(folder: Path, *steps: int, keep: int = 3) -> None:
+    for step in steps:
+        checkpoint.save(folder, {"step": step, "place": (0, 1, 2)}, *trained(step), keep)
+
+
+def folders(folder: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").iterdir())
+
+
+def nothing_said(text: str) -> None:
+    raise AssertionError(text)
+
+
+def test_what_is_restored_is_what_was_saved(tmp_path):
+    model, optimizer = trained(1)
+    checkpoint.save(tmp_path, {"step": 7, "place": (0, 1, 2), "best": 0.1 + 0.2}, model, optimizer, 1)
+    drawn = torch.rand(5)
+
+    place, state = checkpoint.newest(tmp_path, nothing_said)
+    other, memory = trained(2)
+    checkpoint.restore(place, other, memory)
+    assert (state["step"], state["place"], state["best"]) == (7, [0, 1, 2], 0.1 + 0.2)
+    assert torch.equal(torch.rand(5), drawn)
+    for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q), name
+        assert set(optimizer.state[p]) == set(memory.state[q])
+        assert all(torch.equal(optimizer.state[p][key], memory.state[q][key]) for key in optimizer.state[p]), name
+
+
+def test_a_restored_optimizer_takes_the_same_next_step(tmp_path):
+    model, optimizer = trained(1)
+    checkpoint.save(tmp_path, {"step": 7}, model, optimizer, 1)
+    other = Transformer(CONFIG)
+    memory = adam(other)
+    checkpoint.restore(checkpoint.newest(tmp_path, nothing_said)[0], other, memory)
+    for m, o in ((model, optimizer), (other, memory)):
+        o.param_groups[0]["lr"] = 0.02
+        o.zero_grad()
+        sum(p.sin().sum() for p in m.parameters()).backward()
+        o.step()
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_a_tied_matrix_is_saved_once(tmp_path):
+    save(tmp_path, 1)
+    saved = load_file(tmp_path / "model.safetensors")
+    assert sum(weight.numel() for weight in saved.values()) == sum(p.numel() for p in Transformer(CONFIG).parameters())
+
+
+@pytest.mark.parametrize(("keep", "left", "resumable"), [
+    (1, [4, 5], [4, 5]),  # two can be resumed from, however few are averaged
+    (2, [4, 5], [4, 5]),
+    (4, [2, 3, 4, 5], [4, 5]),
+    (9, [1, 2, 3, 4, 5], [4, 5]),
+])  # fmt: skip
+def test_as_many_models_are_kept_as_are_averaged_and_two_optimizers(tmp_path, keep, left, resumable):
+    save(tmp_path, 1, 2, 3, 4, 5, keep=keep)
+    assert folders(tmp_path) == left
+    has = [int(file.parent.name[5:]) for file in sorted(tmp_path.glob("checkpoints/*/optimizer.safetensors"))]
+    assert has == resumable
+    assert [file.parent.name for file in checkpoint.steps_saved(tmp_path)] == [f"step-{step:08d}" for step in left]
+
+
+def test_steps_are_ordered_as_numbers_however_long(tmp_path):
+    save(tmp_path, 9, 10, 99_999_999)
+    assert checkpoint.newest(tmp_path, nothing_said)[1]["step"] == 99_999_999
+    assert [int(file.parent.name[5:]) for file in checkpoint.steps_saved(tmp_path)] == [9, 10, 99_999_999]
+
+
+def test_the_newest_weights_are_those_of_the_run(tmp_path):
+    for step in (1, 2):
+        save(tmp_path, step)
+        newest = tmp_path / "checkpoints" / f"step-{step:08d}" / "model.safetensors"
+        assert (tmp_path / "model.safetensors").read_bytes() == newest.read_bytes()
+
+
+def test_the_newest_weights_are_copied_where_the_disk_cannot_link(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    save(tmp_path, 1)
+    checkpoint_file = tmp_path / "checkpoints" / "step-00000001" / "model.safetensors"
+    assert (tmp_path / "model.safetensors").read_bytes() == checkpoint_file.read_bytes()
+    assert not (tmp_path / "model.safetensors").samefile(checkpoint_file)
+
+
+def test_the_average_is_the_mean(tmp_path):
+    torch.manual_seed(0)
+    models = [{"a": torch.randn(3, 4), "b": torch.randn(5)} for _ in range(3)]
+    files = [tmp_path / f"{number}.safetensors" for number in range(3)]
+    for model, file in zip(models, files, strict=True):
+        save_file(model, file)
+    mean = checkpoint.average(files)
+    for name in ("a", "b"):
+        wanted = torch.stack([model[name] for model in models]).double().mean(0)
+        assert mean[name].dtype == torch.float32
+        torch.testing.assert_close(mean[name].double(), wanted, rtol=1e-7, atol=1e-8)
+
+
+def test_the_average_of_one_is_itself(tmp_path):
+    save(tmp_path, 1)
+    (file,) = checkpoint.steps_saved(tmp_path)
+    wanted = load_file(file)
+    mean = checkpoint.average([file])
+    assert mean.keys() == wanted.keys()
+    assert all(torch.equal(mean[name], wanted[name]) for name in mean)
+
+
+@pytest.mark.parametrize("place", ["save_file", "_flush", "_sha256", "write_atomic", "sync_folder"])
+def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch, place):
+    save(tmp_path, 1, 2)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, place, full)
+        with pytest.raises(OSError, match="No space"):
+            save(tmp_path, 3)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()} == before
+    save(tmp_path, 3)
+    assert folders(tmp_path) == [1, 2, 3]
+
+
+def test_what_a_killed_save_left_behind_is_not_seen_and_goes_away(tmp_path):
+    save(tmp_path, 1)
+    part = tmp_path / "checkpoints" / ".part"
+    part.mkdir()
+    (part / "model.safetensors").write_bytes(b"half")
+    assert checkpoint.newest(tmp_path, nothing_said)[1]["step"] == 1
+    save(tmp_path, 2)
+    assert not part.exists()
+
+
+def test_a_checkpoint_saved_again_replaces_the_damaged_one(tmp_path):
+    save(tmp_path, 1, 2)
+    os.truncate(tmp_path / "checkpoints" / "step-00000002" / "model.safetensors", 10)
+    save(tmp_path, 2)
+    assert checkpoint.newest(tmp_path, nothing_said)[1]["step"] == 2
+
+
+def test_a_folder_without_checkpoints_has_no_newest(tmp_path):
+    assert checkpoint.newest(tmp_path, nothing_said) is None
+
+
+def flip(file: Path, at: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize("where", [0.0, 0.3, 0.6, 0.999])
+def test_one_wrong_bit_anywhere_is_found(tmp_path, name, where):
+    save(tmp_path, 1, 2)
+    file = tmp_path / "checkpoints" / "step-00000002" / name
+    flip(file, int(file.stat().st_size * where))
+    said = []
+    assert checkpoint.newest(tmp_path, said.append)[1]["step"] == 1
+    assert len(said) == 1
+    assert str(file.parent) in said[0]
+    assert "damaged" in said[0]
+
+
+def test_a_wrong_digit_of_the_state_is_found(tmp_path):
+    save(tmp_path, 1, 2)
+    file = tmp_path / "checkpoints" / "step-00000002" / "state.json"
+    file.write_text(file.read_text().replace('"step": 2', '"step": 3'))
+    said = []
+    assert checkpoint.newest(tmp_path, said.append)[1]["step"] == 1
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("state", ["", "{", "[]", "7", "null", "{}", '{"sha256": 1}', '{"sha256": []}', '{"sha256": {}}',
+                                   "\x00\x00", "ÿ"])  # fmt: skip
+def test_a_state_that_is_not_one_is_passed_over(tmp_path, state):
+    save(tmp_path, 1, 2)
+    (tmp_path / "checkpoints" / "step-00000002" / "state.json").write_text(state, encoding="latin-1")
+    said = []
+    assert checkpoint.newest(tmp_path, said.append)[1]["step"] == 1
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_with_every_checkpoint_damaged_the_error_says_what_to_do(tmp_path, name):
+    save(tmp_path, 1, 2)
+    for file in tmp_path.glob(f"checkpoints/*/{name}"):
+        file.unlink()
+    said = []
+    with pytest.raises(ValueError, match=r"no checkpoint of .* is whole; train again with --fresh, or restore .*00002"):
+        checkpoint.newest(tmp_path, said.append)
+    assert len(said) == 2
+
+
+def test_an_older_checkpoint_without_its_optimizer_is_not_resumed_from(tmp_path):
+    save(tmp_path, 1, 2, 3)
+    for step in (2, 3):
+        shutil.rmtree(tmp_path / "checkpoints" / f"step-{step:08d}")
+    with pytest.raises(ValueError, match="is whole"):
+        checkpoint.newest(tmp_path, lambda text: None)
+
+
+def test_the_state_holds_the_checksums_of_the_other_files(tmp_path):
+    save(tmp_path, 1)
+    place = tmp_path / "checkpoints" / "step-00000001"
+    sums = json.loads((place / "state.json").read_text())["sha256"]
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert sums[name] == hashlib.sha256((place / name).read_bytes()).hexdigest()

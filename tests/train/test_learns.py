@@ -1,0 +1,70 @@
+"""Each model learns: one batch by heart in seconds, a toy to perfection in a minute, real text to a stated score."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from regard.data.batch import Batch
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.train.objectives import translate
+from regard.train.optim import adam
+
+
+@pytest.mark.parametrize("norm", ["first", "last"])
+def test_a_small_model_learns_one_batch_by_heart(norm):
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(vocab=30, dim=32, depth=1, heads=2, dropout=0.0, norm=norm))
+    body = torch.randint(4, 30, (8, 6))
+    start, end = torch.full((8, 1), 1), torch.full((8, 1), 2)
+    batch = Batch(torch.cat((body, end), 1), torch.cat((start, body.flip(1), end), 1))
+    optimizer = adam(model)
+    for _ in range(150):
+        optimizer.param_groups[0]["lr"] = 3e-3
+        loss, _ = translate(model, batch, 0.0)
+        (loss / batch.tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    answers = model(batch.source, batch.target[:, :-1]).argmax(-1)
+    assert torch.equal(answers, batch.target[:, 1:])
+
+
+def regard(*words: str, cwd) -> str:
+    return subprocess.run(
+        [sys.executable, "-m", "regard", *words], cwd=cwd, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def exact(run: str, cwd) -> float:
+    scores = json.loads(regard("score", run, "--on", "test", "--json", cwd=cwd))
+    return next(s["value"] for s in scores if s["name"] == "exact")
+
+
+@pytest.mark.slow
+def test_reverse_is_learnt_to_perfection_in_under_a_minute(tmp_path):
+    start = time.monotonic()
+    regard("train", "reverse", cwd=tmp_path)
+    assert time.monotonic() - start < 60
+    assert exact("runs/reverse", tmp_path) == 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("toy", ["copy", "phrasebook"])
+def test_the_other_toys_are_learnt_in_about_a_minute(tmp_path, toy):
+    regard("train", toy, cwd=tmp_path)
+    assert exact(f"runs/{toy}", tmp_path) >= 99
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("REGARD_DATA"), reason="set REGARD_DATA to a folder that holds multi30k/")
+def test_multi30k_reaches_its_score_with_at_most_2_7_million_parameters(tmp_path):
+    """About 45 minutes on two cores; BLEU on the published lower-cased tokens, without further tokenisation."""
+    regard("train", "multi30k-tok", cwd=tmp_path)
+    parts = json.loads(regard("cost", "runs/multi30k-tok", "--json", cwd=tmp_path))["runs/multi30k-tok"]
+    assert parts[-1]["parameters"] <= 2_700_000
+    scores = json.loads(regard("score", "runs/multi30k-tok", "--on", "test_2016_flickr", "--json", cwd=tmp_path))
+    assert next(s["value"] for s in scores if "tok:none" in s["signature"]) >= 39.5
