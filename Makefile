@@ -8,8 +8,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 demo: $(VENV)/installed  ## learn English to Italian phrases in under a minute, translate unseen ones, show the attention
 	$(BIN)/regard train phrasebook --fresh
-	$(BIN)/regard translate runs/phrasebook "I love you very much" "She does not paint the yellow boats" "We look for an old house today"
-	$(BIN)/regard show runs/phrasebook "She does not paint the yellow boats"
+	$(BIN)/regard translate runs/phrasebook "I love you very much" "They do not want the old cats here" "He finds the black cat tomorrow"
+	$(BIN)/regard show runs/phrasebook "They do not want the old cats here"
 
 test: $(VENV)/tested lint  ## lint, types, import order, tests
 	$(BIN)/python -m pytest
@@ -23,7 +23,7 @@ lint: $(VENV)/tested
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/installed  ## training and decoding speed on this machine
+bench: $(VENV)/installed  ## training speed on this machine, beside torch's nn.Transformer
 	$(BIN)/python benchmarks/speed.py
 
 clean:  ## remove the virtual environment and caches; runs/ stays

@@ -49,6 +49,11 @@ class TorchTransformer(nn.Module):
         self.core = nn.Transformer(
             c.dim, c.heads, c.depth, c.depth, c.widen * c.dim, c.dropout, batch_first=True, norm_first=True
         )
+        for layer in (*self.core.encoder.layers, *self.core.decoder.layers):
+            layer.dropout = nn.Identity()  # torch also drops out inside the mlp and on the weights; the paper does not
+            layer.self_attn.dropout = 0.0
+        for layer in self.core.decoder.layers:
+            layer.multihead_attn.dropout = 0.0
         self.tokens = nn.Embedding(VOCAB, c.dim)
         self.register_buffer("places", sinusoid(512, c.dim))
         self.dropout = nn.Dropout(c.dropout)

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,8 +77,6 @@ def train(
 
     regard train translate data.train=my.tsv data.valid=held.tsv
     """
-    import shutil
-
     from regard.config import load
     from regard.models import FAMILIES
 
@@ -85,18 +84,20 @@ def train(
     folder = out or Path("runs") / run.name
     if resume and fresh:
         raise ValueError("--resume goes on, --fresh starts over; give one of them")
-    if fresh:
-        shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; choose another --out")
     if (folder / "run.toml").exists():
-        if not resume:
+        if not resume and not fresh:
             raise ValueError(
                 f"{folder} holds a run already; go on with --resume, start over with --fresh, or choose another --out"
             )
-        run = _resumed(run, folder, changes or ())
+        run = _resumed(run, folder, changes or ()) if resume else run
+    elif fresh and folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
+        raise ValueError(f"{folder} holds other things than a run, which --fresh will not delete; choose another --out")
     from regard.train.loop import Interrupted, fit
 
     try:
-        done = fit(run, folder, command=shlex.join(["regard", "train", what, *(changes or ())]))
+        done = fit(run, folder, fresh=fresh, command=shlex.join(["regard", "train", what, *(changes or ())]))
     except Interrupted as stop:
         print(f"regard: {stop}", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -134,8 +135,9 @@ def recipes(json_: Json = False) -> None:
     }
     if json_:
         print(json.dumps(headers))
-    for name, lines in headers.items() if not json_ else ():
-        print(name, *(f"    {line}" for line in lines), sep="\n")
+    else:
+        for name, lines in headers.items():
+            print(name, *(f"    {line}" for line in lines), sep="\n")
 
 
 @app.command()
@@ -160,22 +162,21 @@ def translate(
     """
     from regard.data.files import read_lines
     from regard.decode.translator import load
-    from regard.train.loop import pick_device
 
     if sentences and input_:
         raise ValueError("sentences and --input were both given; give one of them")
-    translator = load(run, str(pick_device(device)))
-    lines: Iterator[str]
-    if sentences:
-        lines = iter(sentences)
-    else:
-        if input_ is None and sys.stdin.isatty():
-            print("regard: type a sentence a line, Ctrl-D ends", file=sys.stderr)
-        lines = read_lines(input_ or Path("-"))
-    size = 1 if not sentences and input_ is None and sys.stdin.isatty() else CHUNK
+    asking = not sentences and input_ is None and sys.stdin is not None and sys.stdin.isatty()
+    translator = load(run, device)
+    if asking:
+        print("regard: type a sentence a line, Ctrl-D ends", file=sys.stderr)
+    lines = iter(sentences) if sentences else read_lines(input_ or Path("-"))
     number = 0
-    with _counting("translating") as count:
-        while chunk := list(islice(lines, size)):
+    with _counting("translating", watched=not asking) as count:
+        while chunk := list(islice(lines, 1 if asking else CHUNK)):
+            long = [chunk[row] for row in translator.too_long(chunk)[:1]]
+            chunk = (
+                chunk[: chunk.index(long[0])] if long else chunk
+            )  # what stands before a sentence too long is not lost
             answers = translator.translate(
                 chunk, beam=beam, n_best=n_best, length_penalty=length_penalty, batch=batch, temperature=temperature,
                 top_k=top_k, top_p=top_p, seed=seed + number, first=number + 1, progress=partial(count, number),
@@ -190,6 +191,7 @@ def translate(
                 else:
                     print(answer.text)
             sys.stdout.flush()
+            translator.translate(long, first=number + 1)  # refuses it, by its number
 
 
 @app.command()
@@ -206,11 +208,14 @@ def score(
     regard score runs/multi30k --on test_2016_flickr
     """
     from regard.decode.translator import load
-    from regard.train.loop import pick_device, score_split
+    from regard.train.metrics import score_split
 
-    translator = load(run, str(pick_device(device)))
+    translator = load(run, device)
     with _counting(f"translating {on}") as count:
-        scores = score_split(translator, on, beam=beam, length_penalty=length_penalty, progress=partial(count, 0))
+        say = partial(print, file=sys.stderr)
+        scores = score_split(
+            translator, on, say=say, beam=beam, length_penalty=length_penalty, progress=partial(count, 0)
+        )
     if json_:
         print(json.dumps([s._asdict() for s in scores]))
     else:
@@ -230,6 +235,7 @@ def show(
     head: Head = None,
     beam: Beam = None,
     out: Picture = None,
+    device: Device = "auto",
 ) -> None:  # fmt: skip
     """Show what attention looked at while translating, as a coloured grid or a picture.
 
@@ -241,12 +247,15 @@ def show(
     from regard.view.draw import to_file, to_terminal
     from regard.view.maps import look
 
-    seen = look(load(run), sentence, beam=beam, layer=layer, head=head)
+    seen = look(load(run, device), sentence, beam=beam, layer=layer, head=head)
     if out:
         to_file(seen, out)
         print(f"saved {out}")
     else:
-        Console(force_terminal=True if os.environ.get("FORCE_COLOR") else None).print(to_terminal(seen))
+        console = Console()
+        console.print(
+            to_terminal(seen, console.width), width=max(console.width, 6 * len(seen.columns) + 20), soft_wrap=True
+        )
 
 
 @app.command()
@@ -297,7 +306,7 @@ def _bytes(n: float) -> str:
 
 
 @contextmanager
-def _counting(what: str) -> Iterator[Any]:
+def _counting(what: str, watched: bool = True) -> Iterator[Any]:
     """A line on standard error that counts sentences and their speed, if a person is watching."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -333,27 +342,38 @@ def main() -> int:
     threading.excepthook = lambda failed: (
         None if isinstance(failed.exc_value, OSError) else threading.__excepthook__(failed)
     )
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale says, translations are not Latin-1
     try:
-        app()
-    except ValueError as mistake:
-        if os.environ.get("REGARD_DEBUG"):
-            raise
-        print(f"regard: {mistake}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
-            raise
-        what = (
-            "make room, then go on with --resume: the checkpoint before is whole"
-            if error.errno in (errno.ENOSPC, errno.EDQUOT)
-            else "choose a folder you may write to"
-        )
-        print(f"regard: {error.strerror}{f': {error.filename}' if error.filename else ''}; {what}", file=sys.stderr)
-        return 2
+        return int(app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0)
     except KeyboardInterrupt:
         print("regard: interrupted", file=sys.stderr)
         return 130
-    return 0
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as mistake:
+        line = _one_line(mistake)
+        if line is None or os.environ.get("REGARD_DEBUG"):
+            raise
+        print(f"regard: {line}", file=sys.stderr)
+        return 2
+
+
+def _one_line(mistake: Exception) -> str | None:
+    """What to tell a user who can do something about it; nothing for a defect of ours."""
+    if isinstance(mistake, typer.Abort):
+        return "interrupted"
+    if hasattr(mistake, "format_message"):  # typer's own, for an option it does not know
+        return f"{mistake.format_message()}; see regard --help"
+    if isinstance(mistake, ValueError):
+        return str(mistake)
+    if isinstance(mistake, OSError):
+        full = mistake.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = (
+            "make room, then go on with --resume: the checkpoint before is whole"
+            if full
+            else "check the path and its permissions"
+        )
+        return f"{mistake.strerror}{f': {mistake.filename}' if mistake.filename else ''}; {what}"
+    return None

@@ -6,11 +6,12 @@ The model's own config stands beside the model; this file knows it only as a val
 
 import dataclasses
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import tomli_w
 from pydantic import ConfigDict, ValidationError
@@ -23,6 +24,7 @@ __all__ = [
     "Family",
     "Run",
     "TrainConfig",
+    "build",
     "load",
     "nearest",
     "recipes",
@@ -34,8 +36,14 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 
 def _at_least(low: float, **values: float) -> None:
     for key, value in values.items():
-        if value < low:
+        if not value >= low:  # not a number is refused too
             raise ValueError(f"{key} is {value}; use {low} or more")
+
+
+def _at_most(high: float, **values: float) -> None:
+    for key, value in values.items():
+        if not value <= high:
+            raise ValueError(f"{key} is {value}; use {high} or less")
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -43,20 +51,26 @@ class DataConfig:
     """Which pairs of sentences, and how they become tokens."""
 
     source: str = ""  # a named data set or toy (multi30k, tatoeba-en-it, reverse); empty: own files in train and valid
-    pair: str = "en-de"  # languages of a named data set that holds several, source first
-    text: str = "raw"  # multi30k also has "tok": lower-cased and tokenised, as published scores use it
+    pair: str = ""  # languages of a named data set, source first; empty: its first
+    text: Literal["raw", "tok"] = (
+        "raw"  # multi30k also has "tok": lower-cased and tokenised, as published scores use it
+    )
     train: str = ""  # own file (TSV, JSONL, plain or .gz), or two line-aligned ones: "train.en,train.de"
     valid: str = ""  # the same, held out
     columns: str = "source,target"  # keys of a JSONL line; a TSV line has source and target first
-    vocab: int = 8000  # tokens of the joint BPE
+    vocab: int = 8000  # tokens of the joint BPE; more if there are more different characters
     longest: int = 256  # tokens; a longer pair is left out of training, a longer sentence is not translated
     pairs: int = 20_000  # how many a toy generates
 
     def __post_init__(self) -> None:
         _at_least(1, vocab=self.vocab, pairs=self.pairs)
         _at_least(2, longest=self.longest)
-        if self.longest > 65_535:
-            raise ValueError(f"longest is {self.longest}; use 65535 or less, or split the sentences")
+        _at_most(65_535, longest=self.longest)
+        if self.source and (self.train or self.valid):
+            raise ValueError(
+                f"source={self.source} and {'train' if self.train else 'valid'}={self.train or self.valid} were both given; "
+                f"for own files add data.source="
+            )
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -74,8 +88,10 @@ class TrainConfig:
     log_every: int = 20  # steps, as all the following
     eval_every: int = 500
     save_every: int = 500
-    average: int = 5  # the model kept at the end is the mean of this many last checkpoints
-    patience: int = 0  # stop after this many evaluations without a better loss; 0 = never
+    average: int = (
+        5  # the end is the mean of this many last checkpoints, if held-out data likes it better than the last
+    )
+    patience: int = 0  # stop after this many evaluations without a better loss, and keep the last; 0 = never
     device: str = "auto"  # cuda, mps or cpu; auto takes the first there is
 
     def __post_init__(self) -> None:
@@ -83,6 +99,7 @@ class TrainConfig:
                   log_every=self.log_every, eval_every=self.eval_every, save_every=self.save_every,
                   average=self.average)  # fmt: skip
         _at_least(0, lr=self.lr, clip=self.clip, seed=self.seed, patience=self.patience)
+        _at_most(2**63 - 1, seed=self.seed)
         if not 0 <= self.smoothing < 1:
             raise ValueError(f"smoothing is {self.smoothing}; use 0 or more and less than 1")
 
@@ -97,10 +114,12 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         _at_least(1, beam=self.beam, batch=self.batch)
+        _at_least(-10, length_penalty=self.length_penalty)
+        _at_most(10, length_penalty=self.length_penalty)
 
 
 class Family(NamedTuple):
-    """A kind of model: its config class, the paper's sizes by name, and how to build one."""
+    """A kind of model: its config class, its sizes by name, and how to build one."""
 
     config: type
     sizes: Mapping[str, Any]
@@ -136,6 +155,8 @@ def load(what: str, changes: Iterable[str], families: Mapping[str, Family]) -> R
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"no file {path}; give a .toml file or a recipe: {', '.join(recipes())}") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a folder; give a .toml file or a recipe: {', '.join(recipes())}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
     if not tables:
@@ -155,6 +176,8 @@ def _change(tables: dict[str, Any], change: str) -> None:
         name, place = ("size", tables.setdefault("model", {})) if key == "model" else (key, tables)
     else:
         place = tables.setdefault(table, {})
+        if not isinstance(place, dict):
+            raise ValueError(f"{change!r}: {table} has no keys")
     try:
         place[name] = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -169,6 +192,11 @@ def from_tables(name: str, tables: dict[str, Any], families: Mapping[str, Family
             raise ValueError(
                 f"unknown table {table!r}{nearest(table, [*known, 'model'])}; tables are data, decode, model, train"
             )
+        if table not in ("name", "licence") and not isinstance(tables[table], dict):
+            raise ValueError(f"{table} is {tables[table]!r}; wanted a table with keys, such as [{table}]")
+    name = str(tables.get("name", name))
+    if not re.fullmatch(r"[\w+-][\w.+-]*", name):
+        raise ValueError(f"name is {name!r}; use letters, digits and - only: it becomes a folder of runs/")
     model = dict(tables.get("model", {}))
     kind = str(model.pop("family", "transformer"))
     if kind not in families:
@@ -184,7 +212,7 @@ def from_tables(name: str, tables: dict[str, Any], families: Mapping[str, Family
     base = {field.name: getattr(family.sizes[size], field.name) for field in dataclasses.fields(family.config)}
     parts = {table: build(table, cls, tables.get(table, {})) for table, cls in known.items()}
     return Run(
-        name=str(tables.get("name", name)),
+        name=name,
         family=kind,
         model=build("model", family.config, model, base),
         licence=str(tables.get("licence", "")),

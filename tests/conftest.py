@@ -5,9 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import hypothesis
 import pytest
+from small import SMALL
 
 from regard.cli import main
+
+hypothesis.settings.register_profile("regard", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("regard")
 
 
 class Said(NamedTuple):
@@ -26,6 +31,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder of this test alone; the one of `regard` lies inside it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "regard"
+
+
+@pytest.fixture
 def regard(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> Callable[..., Said]:
     """Run a verb in this process: `regard("translate", run, "a b")` → exit code, output, errors."""
 
@@ -39,10 +51,6 @@ def regard(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> Cal
         return Said(code, *capfd.readouterr())
 
     return run
-
-
-SMALL = ("model.dim=16", "model.heads=2", "model.depth=1", "data.pairs=300", "train.tokens=256", "train.save_every=5",
-         "train.eval_every=10", "train.log_every=5")  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -27,10 +27,10 @@ def test_a_written_run_reads_back_equal(name, tmp_path):
 def test_changes_go_on_top_of_the_recipe_and_the_last_one_wins():
     run = load(
         "multi30k",
-        ["model.dim=256", "train.steps=2000", "train.steps=7", "data.train=a b.tsv", "model=small"],
+        ["model.dim=256", "train.steps=2000", "train.steps=7", "data.columns=a b", "model=small"],
         FAMILIES,
     )
-    assert (run.model.dim, run.train.steps, run.data.train) == (256, 7, "a b.tsv")
+    assert (run.model.dim, run.train.steps, run.data.columns) == (256, 7, "a b")
     assert run.model.depth == FAMILIES["transformer"].sizes["small"].depth
 
 

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DATA = os.environ.get("REGARD_DATA")
+DATA = Path(os.environ.get("REGARD_DATA", "nowhere"))
 
 
 def blocks() -> list[str]:
@@ -77,7 +77,10 @@ def commands() -> list[list[str]]:
     ]
 
 
-@pytest.mark.skipif(not DATA, reason="set REGARD_DATA to a folder that holds multi30k/ to run the README's commands")
+@pytest.mark.skipif(
+    not (DATA / "multi30k").is_dir(),
+    reason="set REGARD_DATA to a folder that holds multi30k/ to run the README's commands",
+)
 def test_the_commands_run_as_they_are_pasted(tmp_path):
     """Each command as it stands, in order, in an empty folder; trainings get three steps more than none."""
     pairs = [f"I see {n} birds .\tIch sehe {n} Vögel .\n" for n in range(40)]
@@ -98,17 +101,33 @@ def test_the_commands_run_as_they_are_pasted(tmp_path):
     assert (tmp_path / "bike.png").stat().st_size > 1000
 
 
-def test_the_python_example_runs(small_run, monkeypatch):
-    import torch
+def test_the_python_example_runs(small_run):
+    [block] = [b for b in blocks() if b.startswith("import regard")]
+    names: dict[str, object] = {}
+    exec(
+        compile(block.replace("runs/multi30k", str(small_run)).replace("decoder.3", "decoder.0"), "README.md", "exec"),
+        names,
+    )
+    assert names["weights"].shape[:2] == (5, 2)
 
+
+def test_the_sentences_of_the_demo_are_held_out_from_its_training():
+    from regard.data.toys import toy_pairs
+
+    [line] = [
+        line for line in (ROOT / "Makefile").read_text().splitlines() if "regard translate runs/phrasebook" in line
+    ]
+    held_out = {source for source, _ in toy_pairs("phrasebook", "test", 20_000)}
+    sentences = re.findall(r'"([^"]+)"', line)
+    assert len(sentences) == 3
+    assert set(sentences) <= held_out
+
+
+def test_the_public_names_are_the_same_for_python_and_for_type_checkers():
     import regard
 
-    [block] = [b for b in blocks() if b.startswith("import regard")]
-    code = block.replace("runs/multi30k", str(small_run)).replace("decoder.3.cross", "decoder.0.cross")
-    names = {
-        "model": regard.load(small_run).model,
-        "source": torch.tensor([[5, 6, 2]]),
-        "target": torch.tensor([[1, 6]]),
-    }
-    exec(compile(code, "README.md", "exec"), names)
-    assert names["seen"]["decoder.0.cross"][0].shape == (1, 2, 2, 3)
+    text = (ROOT / "regard" / "__init__.py").read_text()
+    typed = set(re.findall(r"^    from regard\.\S+ import \w+ as (\w+)", text, flags=re.M))
+    assert typed | {"__version__"} == set(regard.__all__)
+    for name in regard.__all__:
+        assert getattr(regard, name) is not None

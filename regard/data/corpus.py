@@ -16,6 +16,7 @@ from regard.data.toys import TOYS, toy_pairs
 __all__ = ["Corpus", "Split", "find_split", "licence_of", "prepare"]
 
 BPE_PAIRS = 500_000  # the BPE is learnt from at most so many pairs, evenly spread, so its memory is bounded too
+SAMPLES = 3  # held-out sentences translated at every evaluation
 TOY_HELD_OUT = 500  # pairs of a toy's valid and test
 
 
@@ -98,7 +99,8 @@ def prepare(
         left = [f"{n:,} {what}" for what, n in why.items() if n]
         say(f"{split.name}: {store.pairs:,} pairs" + (f"; left out: {', '.join(left)}" if left else ""))
         stores.append(store)
-    return Corpus(tokenizer, stores[0], stores[1], list(islice(valid.pairs(), 3)))
+    fits = (pair for pair in valid.pairs() if 0 < len(tokenizer.encode([pair[0]])[0]) <= config.longest)
+    return Corpus(tokenizer, stores[0], stores[1], list(islice(fits, SAMPLES)))
 
 
 def licence_of(config: DataConfig) -> str:

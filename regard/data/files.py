@@ -3,6 +3,7 @@
 import gzip
 import os
 import sys
+import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,11 @@ __all__ = ["alone", "cache_folder", "flush", "read_lines", "sync_folder", "write
 
 def cache_folder() -> Path:
     """Where downloads and encoded corpora live: `$XDG_CACHE_HOME/regard`, else `~/.cache/regard`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regard"
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user without a home, as in some containers
+        home = Path(tempfile.gettempdir())
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "regard"
 
 
 def read_lines(file: Path) -> Iterator[str]:
@@ -55,7 +60,7 @@ def _open(file: Path) -> IO[bytes]:
 
 def write_atomic(file: Path, content: bytes) -> None:
     """Write a file whole or not at all: to a neighbour first, flushed to the disk, then renamed over the old one."""
-    part = file.with_name(f".{file.name}.part")
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
         with open(part, "wb") as out:
             out.write(content)

@@ -30,8 +30,9 @@ class Source(NamedTuple):
     splits: tuple[str, ...]
     valid: str  # the split to hold out
     licence: str
-    files: Mapping[str, str]  # kind of text → file names, with {split}, {source}, {target} or {lang} to fill in
+    files: Mapping[str, str]  # kind of text → file names, with {split} and {lang} to fill in
     url: Mapping[str, str]  # kind of text → public address of a file, if one has these very bytes
+    several: bool = False  # sentences come with several right translations, line by line
 
 
 _MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
@@ -39,7 +40,7 @@ _MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task
 
 def _tatoeba(language: str) -> Source:
     return Source((f"en-{language}",), ("train", "valid", "test"), "valid", "CC BY 2.0 FR (tatoeba.org, manythings.org/anki)",
-                  {"raw": "{split}.tsv.gz"}, {})  # fmt: skip
+                  {"raw": "{split}.tsv.gz"}, {}, several=True)  # fmt: skip
 
 
 SOURCES: dict[str, Source] = {
@@ -58,7 +59,7 @@ SOURCES: dict[str, Source] = {
 def locate(name: str, split: str, pair: str, text: str = "raw") -> list[Path]:
     """The files of one split, on this machine; downloaded if they were not."""
     source = SOURCES[name]
-    pair = source.pairs[0] if len(source.pairs) == 1 else pair
+    pair = pair or source.pairs[0]
     for what, value, known in (
         ("split", split, source.splits),
         ("pair", pair, source.pairs),

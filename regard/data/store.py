@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -27,8 +28,9 @@ from regard.data.files import cache_folder, flush, write_atomic
 from regard.data.text import Pair
 from regard.data.tokenizer import Tokenizer
 
-__all__ = ["BLOCK", "Pool", "Store", "encode"]
+__all__ = ["BLOCK", "Ints", "Pool", "Store", "encode"]
 
+FORMAT = 1  # of the files below
 BLOCK = 4096  # pairs read together
 DAY = 86_400  # seconds
 
@@ -89,12 +91,15 @@ def encode(
     `identity` is what the pairs depend on (files, their sizes and times, options): the cache is found by it and the
     tokenizer.  Pairs with an empty side or more than `longest` tokens on one side are left out and counted.
     """
-    key = hashlib.sha256(json.dumps([identity, tokenizer.digest, longest], default=str).encode()).hexdigest()[:24]
+    key = hashlib.sha256(
+        json.dumps([FORMAT, BLOCK, identity, tokenizer.digest, longest], default=str).encode()
+    ).hexdigest()[:24]
     home = cache_folder() / "tokens"
     home.mkdir(parents=True, exist_ok=True)
     for old in home.glob(".*"):  # left behind by a kill
-        if time.time() - old.stat().st_mtime > DAY:
-            shutil.rmtree(old, ignore_errors=True)
+        with suppress(FileNotFoundError):  # or just finished by another process
+            if time.time() - old.stat().st_mtime > DAY:
+                shutil.rmtree(old, ignore_errors=True)
     if not (home / key / "about.json").exists():
         part = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=home))
         try:
@@ -103,7 +108,7 @@ def encode(
                 os.replace(part, home / key)
             except OSError:
                 if not (home / key / "about.json").exists():  # else another process was quicker, with the same store
-                    shutil.rmtree(home / key)
+                    shutil.rmtree(home / key, ignore_errors=True)
                     os.replace(part, home / key)
         finally:
             shutil.rmtree(part, ignore_errors=True)

@@ -22,7 +22,7 @@ PIECES = Regex(r"▁?\p{P}|▁?[^▁\p{P}]+|▁")
 
 
 def train_bpe(lines: Iterable[str], vocab: int) -> "Tokenizer":
-    """Learn a byte-pair encoding of at most `vocab` tokens from lines of text."""
+    """Learn a byte-pair encoding of `vocab` tokens from lines of text; more if there are more different characters."""
     inner = tokenizers.Tokenizer(models.BPE(unk_token=SPECIAL[UNK]))
     inner.normalizer = normalizers.Sequence([
         normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()

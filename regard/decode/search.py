@@ -42,14 +42,14 @@ def sample(
     A low temperature sharpens the choice; `top_k` draws from the k likeliest tokens alone (0 = all), `top_p` from the
     fewest that together have probability p.
     """
-    if not temperature >= 1e-3 or top_k < 0 or not 0 < top_p <= 1:
+    if not temperature > 0 or top_k < 0 or not 0 < top_p <= 1:
         raise ValueError(
             f"temperature {temperature}, top_k {top_k}, top_p {top_p}; "
-            f"use a temperature of 0.001 or more, a top_k of 0 or more, a top_p above 0 up to 1"
+            f"use a temperature above 0, a top_k of 0 or more, a top_p above 0 up to 1"
         )
 
     def draw(logits: Tensor) -> Tensor:
-        logits = logits / temperature
+        logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # the likeliest is 0: no temperature is too low
         if 0 < top_k < logits.shape[-1]:
             kept, where = logits.topk(top_k)
             logits = torch.full_like(logits, -math.inf).scatter(-1, where, kept)
@@ -103,7 +103,7 @@ def beam(
     the first `width` may end.
     """
     if width < 1:
-        raise ValueError(f"beam {width}; use 1 or more")
+        raise ValueError(f"width {width}; use a beam of 1 or more")
     found: list[list[Hypothesis]] = [[] for _ in range(len(source))]
     sentence = torch.arange(len(source), device=source.device)  # (B,): which sentence a row of beams is
     state: Any = take(model.start(source), sentence.repeat_interleave(width))  # (B · W, ...)

@@ -15,7 +15,7 @@ from regard.decode import search
 from regard.decode.search import Hypothesis
 from regard.models import FAMILIES, load_model
 
-__all__ = ["Translation", "Translator", "load"]
+__all__ = ["Translation", "Translator", "load", "pick_device"]
 
 
 @dataclass(frozen=True)
@@ -67,19 +67,28 @@ class Translator:
         if size < 1:
             raise ValueError(f"batch {size}; use 1 or more sentences at once")
         penalty = self.run.decode.length_penalty if length_penalty is None else length_penalty
+        if not -10 <= penalty <= 10:
+            raise ValueError(f"length_penalty {penalty}; use -10 to 10")
+        if temperature is None and (top_k or top_p < 1):
+            raise ValueError("top_k and top_p choose what to draw from; give a temperature too, such as 1.0")
+        if temperature is not None and n_best > 1:
+            raise ValueError(
+                f"n_best {n_best} with a temperature; a sample is one translation, draw others with other seeds"
+            )
+        if not 0 <= seed < 2**63:
+            raise ValueError(f"seed {seed}; use 0 or more and less than 2 ** 63")
         sources = self.tokenizer.encode(texts)
-        longest = int(min(self.run.data.longest, self.model.longest - 1))
-        for number, ids in enumerate(sources, first):
-            if len(ids) > longest:
-                raise ValueError(
-                    f"sentence {number} has {len(ids):,} tokens; this model takes at most {longest}: split it into sentences"
-                )
-        generator = torch.Generator().manual_seed(seed)
+        for row in self.too_long(texts):
+            raise ValueError(
+                f"sentence {first + row} has {len(sources[row]):,} tokens; "
+                f"this model takes at most {self.longest}: split it into sentences"
+            )
+        device = next(self.model.parameters()).device
+        generator = torch.Generator(device).manual_seed(seed)
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
-            device = next(self.model.parameters()).device
             source = pad([sources[row] for row in rows]).to(device)
-            limits = torch.tensor([self._limit(len(sources[row])) for row in rows], device=device)
+            limits = torch.tensor([self.limit(len(sources[row])) for row in rows], device=device)
             how: dict[str, Any] = {"bos": BOS, "eos": EOS, "penalty": penalty}
             if temperature is not None:
                 drawn = search.sample(
@@ -97,7 +106,8 @@ class Translator:
                 return [[one] for one in search.greedy(self.model, source, limits, **how)]
             return search.beam(self.model, source, limits, width=width, **how)
 
-        found: list[Translation] = [Translation("", [], 0.0)] * len(sources)
+        nothing = Translation("", [], 0.0, [Translation("", [], 0.0)])
+        found = [nothing] * len(sources)
         order = sorted((row for row, ids in enumerate(sources) if ids), key=lambda row: -len(sources[row]))
         for start in range(0, len(order), size):
             rows = order[start : start + size]
@@ -110,12 +120,35 @@ class Translator:
             progress(start + len(rows))
         return found
 
-    def _limit(self, source: int) -> int:
+    @property
+    def longest(self) -> int:
+        """The most tokens a sentence may have."""
+        return int(min(self.run.data.longest, self.model.longest - 1))
+
+    def too_long(self, texts: Sequence[str]) -> list[int]:
+        """Which of the sentences, counted from 0, have more tokens than the model takes."""
+        return [row for row, ids in enumerate(self.tokenizer.encode(texts)) if len(ids) > self.longest]
+
+    def limit(self, source: int) -> int:
         """The most tokens a translation may have: so long that only a model that repeats itself meets it."""
         return int(min(2 * source + 20, self.model.longest))
 
 
-def load(folder: str | Path, device: str = "cpu") -> Translator:
+def pick_device(wanted: str) -> torch.device:
+    """The device named, or the best there is: cuda, mps, cpu.  Numbers stay float32 on all of them."""
+    have = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if wanted == "auto":
+        return torch.device(next(name for name, there in have.items() if there))
+    kind, _, number = wanted.partition(":")
+    if not have.get(kind) or (
+        number and not (number.isdecimal() and kind == "cuda" and int(number) < torch.cuda.device_count())
+    ):
+        there = ", ".join(name for name, there in have.items() if there)
+        raise ValueError(f"no device {wanted!r} on this machine; there is {there}, or auto")
+    return torch.device(wanted)
+
+
+def load(folder: str | Path, device: str = "auto") -> Translator:
     """Open a run folder: `regard.load("runs/multi30k").translate(["…"], beam=5)`."""
     folder = Path(folder)
     model = load_model(folder)
@@ -125,4 +158,4 @@ def load(folder: str | Path, device: str = "cpu") -> Translator:
             f"{folder}/tokenizer.json has {tokenizer.vocab:,} tokens, the model's vocabulary {model.config.vocab:,}; "
             f"they are not of the same run: restore the tokenizer it was trained with"
         )
-    return Translator(model.to(device), tokenizer, load_run(str(folder / "run.toml"), (), FAMILIES))
+    return Translator(model.to(pick_device(device)), tokenizer, load_run(str(folder / "run.toml"), (), FAMILIES))

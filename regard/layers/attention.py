@@ -72,7 +72,7 @@ def _fused(
 
     def fold(x: Tensor, lead: torch.Size) -> Tensor:
         x = x.expand(*lead, *x.shape[-2:])
-        return x[(None,) * (4 - x.ndim)] if x.ndim < 4 else x.flatten(0, x.ndim - 4)  # (N, H, T, E)
+        return x[(None,) * (4 - x.ndim)] if x.ndim < 4 else x.flatten(0, x.ndim - 4)  # 4-D
 
     if mask is not None and mask.ndim < 2:
         mask = mask.expand(1, -1)

@@ -15,10 +15,10 @@ class Additive(nn.Module):
     Appendix A.1.2 of https://arxiv.org/abs/1409.0473.
     """
 
-    def __init__(self, width: int, hidden: int):
+    def __init__(self, dim: int, hidden: int):
         super().__init__()
-        self.query = nn.Linear(width, hidden, bias=False)
-        self.key = nn.Linear(width, hidden, bias=False)
+        self.query = nn.Linear(dim, hidden, bias=False)
+        self.key = nn.Linear(dim, hidden, bias=False)
         self.value = nn.Linear(hidden, 1, bias=False)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:

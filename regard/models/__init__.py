@@ -23,7 +23,7 @@ FORMAT = 1  # of a run folder; raised when an older regard could not read what a
 
 
 def sized(name: str) -> tuple[str, Any]:
-    """The family's name and the paper's config of a model such as "transformer-base"."""
+    """The family's name and the config of a model such as "transformer-base"."""
     known = {f"{family}-{size}": (family, config) for family, f in FAMILIES.items() for size, config in f.sizes.items()}
     if name not in known:
         raise ValueError(f"no model {name!r}{nearest(name, known)}; models are {', '.join(known)}")
@@ -70,12 +70,14 @@ def read_config(folder: Path) -> tuple[str, Any]:
     file = folder / "config.json"
     try:
         described: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
             f"{file.parent} is not a run folder: it has no config.json; `regard train` makes one"
         ) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is damaged ({error}); train again, or restore the file") from None
+    if not isinstance(described, dict):
+        raise ValueError(f"{file} is damaged (no table of keys); train again, or restore the file")
     if described.get("format") != FORMAT:
         raise ValueError(
             f"{file.parent} was written by regard {described.get('regard_version', 'of unknown version')} in format "

@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from regard.config import STRICT
+from regard.data.tokenizer import PAD
 from regard.layers.attention import KeysValues
 from regard.layers.block import DecoderBlock, EncoderBlock
 from regard.layers.embed import Embed, token_table
@@ -29,12 +30,10 @@ from regard.layers.positions import Learned, Sinusoid
 
 __all__ = ["SIZES", "Transformer", "TransformerConfig"]
 
-PAD = 0  # the tokenizer's first token; it is never looked at and never learnt
-
 
 @dataclass(frozen=True, config=STRICT)
 class TransformerConfig:
-    """Sizes as in Table 3 of the paper."""
+    """The defaults are the base model, Table 3 of the paper."""
 
     vocab: int = 37_000
     dim: int = 512  # the paper's d_model
@@ -59,7 +58,7 @@ class TransformerConfig:
                 raise ValueError(f"{key} is {getattr(self, key)}; use 0 or more and less than 1")
 
 
-SIZES = {
+SIZES = {  # base and big are the paper's, Table 3; tiny and small are for small data
     "tiny": TransformerConfig(dim=128, depth=4, heads=4, widen=2),
     "small": TransformerConfig(dim=256, depth=3, heads=4),
     "base": TransformerConfig(),

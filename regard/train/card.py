@@ -5,6 +5,7 @@ from typing import Any
 
 from regard.config import Run
 from regard.data.corpus import licence_of
+from regard.data.sources import SOURCES
 from regard.train.metrics import Score
 
 __all__ = ["card"]
@@ -14,7 +15,8 @@ def card(run: Run, *, version: str, command: str, parameters: int, minutes: floa
          on: str, scores: Sequence[Score]) -> str:  # fmt: skip
     """Markdown with the front matter that model hubs read."""
     where = run.data.source or run.data.train
-    languages = run.data.pair.split("-") if run.data.source == "multi30k" else run.data.source.split("-")[1:]
+    known = SOURCES[run.data.source].pairs[0] if run.data.source in SOURCES else ""
+    languages = (run.data.pair or known).split("-") if known else []
     head = ["---", "library_name: regard", "tags: [translation, transformer]",
             *(["language: [" + ", ".join(languages) + "]"] if languages else []), "---"]  # fmt: skip
     facts: list[tuple[str, Any]] = [

@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 from regard.data.files import flush, sync_folder, write_atomic
 from regard.models import fill, tensors
 
-__all__ = ["average", "newest", "prune", "restore", "save", "steps_saved"]
+__all__ = ["average", "models_saved", "newest", "prune", "restore", "save"]
 
 RESUMABLE = 2  # so many newest checkpoints keep their optimizer state, twice as large as the model
 
@@ -80,20 +81,37 @@ def newest(folder: Path, say: Callable[[str], None]) -> tuple[Path, dict[str, An
     found = sorted((folder / "checkpoints").glob("step-*"), reverse=True)
     for place in found:
         try:
-            state: dict[str, Any] = json.loads((place / "state.json").read_text(encoding="utf-8"))
-            sums = state.pop("sha256")
-            if sums.pop("state") != _fingerprint(state):
-                raise ValueError("state.json does not have its checksum")
-            for name, wanted in sums.items():
-                if _sha256(place / name) != wanted:
-                    raise ValueError(f"{name} does not have its checksum")
+            return place, _check(place, ("model.safetensors", "optimizer.safetensors"))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             say(f"{place} is damaged ({error}); going back to the one before it")
-            continue
-        return place, state
     if found:
         raise ValueError(f"no checkpoint of {folder} is whole; train again with --fresh, or restore {found[0]}")
     return None
+
+
+def models_saved(folder: Path, say: Callable[[str], None]) -> list[Path]:
+    """Model files of the checkpoints that are whole, oldest first; each damaged one is named and left out."""
+    files = []
+    for place in sorted((folder / "checkpoints").glob("step-*")):
+        try:
+            _check(place, ("model.safetensors",))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            say(f"{place} is damaged ({error}); the mean is of the others")
+            continue
+        files.append(place / "model.safetensors")
+    return files
+
+
+def _check(place: Path, names: tuple[str, ...]) -> dict[str, Any]:
+    """The state of a checkpoint, if it and the files named have their checksums."""
+    state: dict[str, Any] = json.loads((place / "state.json").read_text(encoding="utf-8"))
+    sums = state.pop("sha256")
+    if sums["state"] != _fingerprint(state):
+        raise ValueError("state.json does not have its checksum")
+    for name in names:
+        if _sha256(place / name) != sums[name]:
+            raise ValueError(f"{name} does not have its checksum")
+    return state
 
 
 def restore(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -105,11 +123,6 @@ def restore(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
             put(memory[f"random/{device}"])
     for name, p in model.named_parameters():
         optimizer.state[p] = {key: memory[f"{name}/{key}"].to(p.device) for key in ("step", "exp_avg", "exp_avg_sq")}
-
-
-def steps_saved(folder: Path) -> list[Path]:
-    """Model files of the checkpoints there are, oldest first."""
-    return [place / "model.safetensors" for place in sorted((folder / "checkpoints").glob("step-*"))]
 
 
 def average(files: list[Path]) -> dict[str, Tensor]:
@@ -134,7 +147,8 @@ def _random() -> dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]
         "cpu": (torch.get_rng_state, torch.set_rng_state)
     }
     if torch.cuda.is_available():
-        found["cuda"] = (torch.cuda.get_rng_state, torch.cuda.set_rng_state)
+        found |= {f"cuda:{n}": (partial(torch.cuda.get_rng_state, n), partial(torch.cuda.set_rng_state, device=n))
+                  for n in range(torch.cuda.device_count())}  # fmt: skip
     if torch.backends.mps.is_available():
         found["mps"] = (torch.mps.get_rng_state, torch.mps.set_rng_state)
     return found

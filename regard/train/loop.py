@@ -8,14 +8,14 @@ next batch ─▶ objective ─▶ backward ─▶ clip ─▶ step ─┬▶ ev
 import dataclasses
 import json
 import math
+import os
 import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,18 +28,18 @@ from torch.utils.tensorboard.writer import SummaryWriter
 
 from regard.config import Run, to_toml
 from regard.data.batch import Place, all_batches, batches
-from regard.data.corpus import Corpus, find_split, prepare
+from regard.data.corpus import Corpus, prepare
 from regard.data.files import alone, write_atomic
 from regard.data.store import Store
-from regard.decode.translator import Translator
-from regard.models import FAMILIES, describe, fill
+from regard.decode.translator import Translator, pick_device
+from regard.models import FAMILIES, describe, fill, read_config
 from regard.train import checkpoint, objectives
 from regard.train.card import card
-from regard.train.metrics import Score, score
+from regard.train.metrics import Score, score_split
 from regard.train.optim import adam, inverse_square_root
 from regard.version import VERSION
 
-__all__ = ["Done", "Interrupted", "fit", "pick_device", "score_split"]
+__all__ = ["Done", "Interrupted", "evaluate", "fit"]
 
 
 class Done(NamedTuple):
@@ -56,15 +56,22 @@ class Interrupted(Exception):
     """The user stopped the training; a checkpoint was written first."""
 
 
-def fit(run: Run, folder: Path, *, command: str = "", console: Console | None = None) -> Done:
-    """Train a run in its folder, from its newest checkpoint if there is one, and leave a model, its card and its log."""
+def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", console: Console | None = None) -> Done:
+    """Train a run in its folder, from its newest checkpoint if there is one, and leave a model, its card and its log.
+
+    With `fresh` an earlier run in the folder is thrown away, once the new one's data is found to be good.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with alone(folder):
-        work = _begin(run, folder, console or Console(stderr=True))
+        work = _begin(run, folder, fresh, console or Console(stderr=True))
         _resume(work)
-        log = _Log(folder, work.state["step"])
-        _loop(work, log)
-        return _finish(work, log, command or f"regard train {run.name}")
+        write_atomic(folder / "run.toml", to_toml(run).encode())
+        write_atomic(
+            folder / "config.json", json.dumps(describe(run.family, work.model.config, VERSION), indent=1).encode()
+        )
+        with closing(_Log(folder, work.state["step"])) as log:
+            _loop(work, log)
+            return _finish(work, log, command or f"regard train {run.name}")
 
 
 @dataclass
@@ -82,16 +89,19 @@ class _Work:
     state: dict[str, Any]  # what a checkpoint remembers beside weights and moments
 
 
-def _begin(run: Run, folder: Path, console: Console) -> _Work:
+def _begin(run: Run, folder: Path, fresh: bool, console: Console) -> _Work:
     """Data, model, optimizer: each a function of the run and its seed."""
+    going_on = (folder / "run.toml").exists() and not fresh
+    if going_on and (folder / "config.json").exists():
+        read_config(folder)  # refuses a folder of another version
+    for part in folder.glob(".*.part"):  # left behind by a kill
+        part.unlink()
     say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
     device = pick_device(run.train.device)
-    if not (folder / "run.toml").exists():
-        (folder / "tokenizer.json").unlink(missing_ok=True)  # of a try that did not get past its data
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # of a --fresh that was killed halfway
+    tokenizer = folder / ("tokenizer.json" if going_on else ".tokenizer.part")
     with console.status("") as status:
         count = lambda what, n: status.update(f"{what}: {n:,} pairs")  # noqa: E731
-        corpus = prepare(run.data, folder / "tokenizer.json", say, count)
+        corpus = prepare(run.data, tokenizer, say, count)
     config = dataclasses.replace(run.model, vocab=corpus.tokenizer.vocab)
     torch.manual_seed(run.train.seed)
     model = FAMILIES[run.family].build(config).to(device)
@@ -100,11 +110,22 @@ def _begin(run: Run, folder: Path, console: Console) -> _Work:
             f"data.longest={run.data.longest} and an end are more than the model's {model.longest} learned positions; "
             f"set data.longest={model.longest - 1} or model.longest={run.data.longest + 1}"
         )
-    write_atomic(folder / "run.toml", to_toml(run).encode())
-    write_atomic(folder / "config.json", json.dumps(describe(run.family, config, VERSION), indent=1).encode())
+    if not going_on:
+        _clear(folder)
+        os.replace(tokenizer, folder / "tokenizer.json")
     say(f"{run.family}: {_size(model):,} parameters on {device}, {config.vocab:,} tokens in the vocabulary")
-    state = {"step": 0, "place": Place(), "best": math.inf, "worse": 0, "seconds": 0.0, "data": corpus.train.digest}
+    machine = f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads"
+    state = {"step": 0, "place": Place(), "best": math.inf, "worse": 0, "seconds": 0.0,
+             "data": corpus.train.digest, "machine": machine}  # fmt: skip
     return _Work(run, folder, console, say, device, corpus, model, adam(model), state)
+
+
+def _clear(folder: Path) -> None:
+    """Take away what an earlier run left, and nothing else; `run.toml` first, so that half of a run is none."""
+    for name in ("run.toml", "config.json", "model.safetensors", "README.md", "log.jsonl"):
+        (folder / name).unlink(missing_ok=True)
+    for name in ("checkpoints", "events"):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _resume(work: _Work) -> None:
@@ -118,7 +139,9 @@ def _resume(work: _Work) -> None:
             f"{work.folder}: the training data has changed since step {state['step']}; restore it, or start over with --fresh"
         )
     checkpoint.restore(place, work.model, work.optimizer)
-    work.state = state
+    if state["machine"] != work.state["machine"]:
+        work.say(f"was trained on {state['machine']}, goes on with {work.state['machine']}: the last bits may differ")
+    work.state = {**state, "machine": work.state["machine"]}
     work.say(f"resumed at step {state['step']:,}")
 
 
@@ -141,7 +164,12 @@ def _loop(work: _Work, log: "_Log") -> None:
                 loss, nll = objectives.translate(model, batch.to(work.device), t.smoothing)
                 (loss / tokens).backward()
                 loss_sum += float(nll)
-            norm = nn.utils.clip_grad_norm_(model.parameters(), t.clip or math.inf)
+            norm = float(nn.utils.clip_grad_norm_(model.parameters(), t.clip or math.inf))
+            if not math.isfinite(loss_sum + norm):  # before it reaches the weights, and so a checkpoint
+                raise ValueError(
+                    f"the loss is {loss_sum / tokens:.3g} and its gradient {norm:.3g} at step {step}; "
+                    f"go on with --resume and a lower train.lr than {t.lr}"
+                )
             rate = inverse_square_root(step, t.lr, t.warmup)
             for group in optimizer.param_groups:
                 group["lr"] = rate
@@ -149,14 +177,10 @@ def _loop(work: _Work, log: "_Log") -> None:
             optimizer.zero_grad(set_to_none=True)
             seen += tokens
 
-            if not math.isfinite(loss_sum):
-                raise ValueError(
-                    f"the loss is {loss_sum} at step {step}; lower train.lr ({t.lr}) and go on with --resume"
-                )
             if step % t.log_every == 0 or step == t.steps:
                 speed = seen / (time.monotonic() - since)
                 epoch = state["place"][0]
-                log.write(step, loss=loss_sum / seen, lr=rate, norm=float(norm), tokens_per_s=speed, epoch=epoch)
+                log.write(step, loss=loss_sum / seen, lr=rate, norm=norm, tokens_per_s=speed, epoch=epoch)
                 bar(step, loss_sum / seen, speed)
                 since, seen, loss_sum = time.monotonic(), 0, 0.0
             paused = time.monotonic()
@@ -168,11 +192,12 @@ def _loop(work: _Work, log: "_Log") -> None:
                 _show_samples(work)
                 state["worse"] = 0 if held_out < state["best"] else state["worse"] + 1
                 state["best"] = min(held_out, state["best"])
-            if step % t.save_every == 0 or step == t.steps or stop or _enough(state, t.patience):
+            stopping = bool(stop)
+            if step % t.save_every == 0 or step == t.steps or stopping or _enough(state, t.patience):
                 state["seconds"] = time.monotonic() - began
                 checkpoint.save(work.folder, state, model, optimizer, keep=t.average, every=t.save_every)
             since += time.monotonic() - paused
-            if stop:
+            if stopping:
                 raise Interrupted(f"stopped at step {step:,}, saved in {work.folder}; go on with --resume")
     if _enough(state, t.patience):
         say(f"stopped early at step {state['step']:,}: {t.patience} evaluations without a better loss")
@@ -212,30 +237,13 @@ def evaluate(model: nn.Module, store: Store, tokens: int, device: torch.device) 
     return total / count
 
 
-def score_split(translator: Translator, split: str, most: int | None = None, **how: Any) -> list[Score]:
-    """Translate a split of the run's data, or a file, and compare with its references."""
-    data = translator.run.data
-    pairs = list(islice(find_split(data, split).pairs(), most))
-    sources, references = [source for source, _ in pairs], [[target] for _, target in pairs]
-    if data.source.startswith("tatoeba"):  # several translations of one sentence are all right
-        grouped: dict[str, list[str]] = {}
-        for source, target in pairs:
-            grouped.setdefault(source, []).append(target)
-        sources, references = list(grouped), list(grouped.values())
-    if not sources:
-        raise ValueError(f"{split} is empty; give a file with source and target on each line")
-    translator.model.eval()
-    answers = [answer.text for answer in translator.translate(sources, **how)]
-    return score(answers, references, tokenised=data.text == "tok")
-
-
 def _settle(work: _Work) -> float:
     """Keep the mean of the last checkpoints if held-out data likes it better than the last one; leave it in the model."""
     folder, t = work.folder, work.run.train
     checkpoint.prune(folder, t.average, t.save_every)  # if a kill came before it
-    files = checkpoint.steps_saved(folder)[-t.average :]
+    files = checkpoint.models_saved(folder, work.say)[-t.average :]
     last = evaluate(work.model, work.corpus.valid, t.tokens, work.device)
-    if len(files) == 1:
+    if len(files) < 2:
         return last
     write_atomic(folder / "model.safetensors", to_bytes(checkpoint.average(files)))
     fill(work.model, folder / "model.safetensors")
@@ -261,18 +269,6 @@ def _show_samples(work: _Work) -> None:
     work.model.train()
 
 
-def pick_device(wanted: str) -> torch.device:
-    """The device named, or the best there is: cuda, mps, cpu.  Numbers stay float32 on all of them."""
-    have = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if wanted == "auto":
-        return torch.device(next(name for name, there in have.items() if there))
-    if not have.get(wanted.split(":")[0]):
-        raise ValueError(
-            f"no device {wanted!r} on this machine; there is {', '.join(n for n, there in have.items() if there)}, or auto"
-        )
-    return torch.device(wanted)
-
-
 class _Log:
     """`log.jsonl` and TensorBoard events, cut back to the step a run resumes from."""
 
@@ -280,8 +276,7 @@ class _Log:
         self.file = folder / "log.jsonl"
         if self.file.exists():
             lines = self.file.read_text(encoding="utf-8").splitlines()
-            read = [(line, json.loads(line)) for line in lines if line.endswith("}")]  # a kill can tear the last one
-            kept = [line for line, numbers in read if numbers["step"] <= step and "final_loss" not in numbers]
+            kept = [line for line in lines if _step_of(line) <= step]
             write_atomic(self.file, "".join(f"{line}\n" for line in kept).encode())
         self.events = SummaryWriter(str(folder / "events"), purge_step=step + 1)
 
@@ -292,6 +287,19 @@ class _Log:
         for name, number in numbers.items():
             self.events.add_scalar(name, number, step)
         self.events.flush()
+
+    def close(self) -> None:
+        """Let go of the file and the thread of TensorBoard."""
+        self.events.close()
+
+
+def _step_of(line: str) -> float:
+    """The step a log line belongs to; the line at the end, or one torn by a kill, belongs to none and is written anew."""
+    try:
+        numbers = json.loads(line)
+        return math.inf if "final_loss" in numbers else numbers["step"]
+    except (ValueError, KeyError, TypeError):
+        return math.inf
 
 
 @contextmanager

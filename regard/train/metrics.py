@@ -1,12 +1,17 @@
 """How good a translation is: BLEU and chrF by sacreBLEU, with the signatures that make them comparable."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-__all__ = ["Score", "score"]
+from regard.data.corpus import find_split
+from regard.data.sources import SOURCES
+from regard.decode.translator import Translator
+
+__all__ = ["Score", "score", "score_split"]
 
 
 class Score(NamedTuple):
@@ -33,3 +38,32 @@ def score(answers: Sequence[str], references: Sequence[Sequence[str]], tokenised
         value = metric.corpus_score(list(answers), streams).score
         found.append(Score(name, value, str(metric.get_signature())))
     return [*found, Score("exact", exact, "share of answers equal to a reference")]
+
+
+def score_split(
+    translator: Translator,
+    split: str,
+    most: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    **how: Any,
+) -> list[Score]:
+    """Translate a split of the run's data, or a file, and compare with its references.
+
+    A sentence too long for the model counts as translated by nothing.
+    """
+    data = translator.run.data
+    pairs = list(islice(find_split(data, split).pairs(), most))
+    if not pairs:
+        raise ValueError(f"{split} is empty; give a file with source and target on each line")
+    sources, references = [source for source, _ in pairs], [[target] for _, target in pairs]
+    if data.source in SOURCES and SOURCES[data.source].several:
+        grouped: dict[str, list[str]] = {}
+        for source, target in pairs:
+            grouped.setdefault(source, []).append(target)
+        sources, references = list(grouped), list(grouped.values())
+    long = translator.too_long(sources)
+    if long:
+        say(f"{len(long)} of {len(sources)} sentences are too long for this model and count as not translated")
+    translator.model.eval()
+    answers = translator.translate(["" if row in long else source for row, source in enumerate(sources)], **how)
+    return score([answer.text for answer in answers], references, tokenised=data.text == "tok")

@@ -59,9 +59,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         vocab = len(weight)
         learning = learning and any(ctx.needs_input_grad)
-        to_features = torch.empty_like(features)
-        to_weight = torch.zeros_like(weight)
-        to_bias = None if bias is None else torch.zeros_like(bias)
+        to_features = torch.empty_like(features) if learning else features.new_empty(0)
+        to_weight = torch.zeros_like(weight) if learning else weight.new_empty(0)
+        to_bias = torch.zeros_like(bias) if learning and bias is not None else None
         weight_sum = weight.sum(0)  # (D,): Σ over V of the logits is one product with it
         bias_sum = 0.0 if bias is None else bias.sum()
         nll, spread = features.new_zeros(()), features.new_zeros(())

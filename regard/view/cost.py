@@ -31,7 +31,7 @@ def cost(family: str, config: Any, source: int, target: int) -> list[Part]:
     with torch.device("meta"):
         model = FAMILIES[family].build(config).eval().requires_grad_(False)
         read, said = torch.ones(1, source, dtype=torch.long), torch.ones(1, target, dtype=torch.long)
-    with torch.no_grad():
+    with torch.no_grad(), torch.device("meta"):  # a table of positions may grow on the way
         with FlopCounterMode(display=False) as whole:
             features = model.features(read, said)
             model.output(features)

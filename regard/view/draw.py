@@ -1,5 +1,6 @@
 """`AttentionMap` → a coloured grid in the terminal, or a PNG or SVG file."""
 
+from io import BytesIO
 from pathlib import Path
 
 from rich.color import Color
@@ -7,6 +8,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from regard.data.files import write_atomic
 from regard.view.maps import AttentionMap
 
 __all__ = ["to_file", "to_terminal"]
@@ -23,35 +25,37 @@ def colour(weight: float) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def to_terminal(seen: AttentionMap) -> Table:
-    """A grid for `rich.print`: a row for each token said, a column for each token read, percent in the cells."""
-    table = Table(
-        title=seen.title,
-        title_justify="left",
-        title_style="dim",
-        box=None,
-        padding=0,
-        collapse_padding=True,
-        pad_edge=False,
-    )
-    table.add_column("", justify="right")
+def to_terminal(seen: AttentionMap, width: int = 120) -> Table:
+    """A grid for `rich.print`: a row for each token said, a column for each token read, percent in the cells.
+
+    Headings are cut short where the grid would be wider than `width`.
+    """
+    table = Table(title=seen.title, title_justify="left", title_style="dim", box=None, padding=0, pad_edge=False)
+    labels = [_plain(name) for name in seen.rows]
+    side = max(map(len, labels)) + 1
+    widest = max(max(len(_plain(name)) for name in seen.columns) + 2, 4)
+    while widest > 4 and side + sum(min(max(len(_plain(name)) + 2, 4), widest) for name in seen.columns) > width:
+        widest -= 1
+    table.add_column("", justify="right", no_wrap=True, min_width=side)
+    widths = []
     for name in seen.columns:
-        table.add_column(Text(f" {_plain(name)} ", style="bold"), justify="center", no_wrap=True, min_width=4)
-    for name, weights in zip(seen.rows, seen.weights, strict=True):
+        widths.append(min(max(len(_plain(name)) + 2, 4), widest))
+        heading = _plain(name)[: widths[-1] - 1].center(widths[-1])
+        table.add_column(Text(heading, style="bold"), no_wrap=True, min_width=widths[-1])
+    for label, weights in zip(labels, seen.weights, strict=True):
         cells = []
-        for column, weight in zip(seen.columns, weights, strict=True):
-            width = max(4, len(_plain(column)) + 2)
+        for wide, weight in zip(widths, weights, strict=True):
             percent = f"{100 * weight:.0f}" if weight >= 0.05 else ""
             ink = Color.from_rgb(0, 0, 0) if weight > 0.5 else Color.from_rgb(255, 255, 255)
-            cells.append(Text(percent.center(width), style=Style(color=ink, bgcolor=Color.from_rgb(*colour(weight)))))
-        table.add_row(Text(f"{_plain(name)} ", style="bold"), *cells)
+            cells.append(Text(percent.center(wide), style=Style(color=ink, bgcolor=Color.from_rgb(*colour(weight)))))
+        table.add_row(Text(f"{label} ", style="bold"), *cells)
     return table
 
 
 def to_file(seen: AttentionMap, file: Path) -> None:
     """Draw the map as PNG, SVG or PDF, or write it as JSON, by the file's ending."""
     if file.suffix.lower() == ".json":
-        file.write_text(seen.to_json() + "\n", encoding="utf-8")
+        write_atomic(file, seen.to_json().encode() + b"\n")
         return
     if file.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ValueError(f"cannot draw {file.name}; give a name that ends in .png, .svg, .pdf or .json")
@@ -86,7 +90,9 @@ def to_file(seen: AttentionMap, file: Path) -> None:
                 )
     scale = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02)
     scale.outline.set_visible(False)
-    figure.savefig(file, dpi=160)
+    content = BytesIO()
+    figure.savefig(content, dpi=160, format=file.suffix[1:].lower())
+    write_atomic(file, content.getvalue())
 
 
 def _plain(token: str) -> str:

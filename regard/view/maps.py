@@ -1,6 +1,6 @@
 """Weights and labels → `AttentionMap`, plain data that any drawing can read.
 
-Shapes: H heads, Q target tokens, K source tokens.
+Shapes: H heads, Q target tokens said, K source tokens read.
 """
 
 import dataclasses
@@ -48,27 +48,15 @@ def look(
     device = next(model.parameters()).device
     with watch(model) as seen, torch.inference_mode():
         model(pad([source]).to(device), torch.tensor([[BOS, *target]], device=device))
-    cross = [
-        calls[0][0] for name, calls in seen.items() if name.startswith("decoder") and name.endswith("cross")
-    ]  # depth × (H, Q, K)
-    picked = torch.stack(_pick(cross, layer, "layer"))  # (depth, H, Q, K)
-    weights = torch.stack(_pick(list(picked.transpose(0, 1)), head, "head"))  # (H, depth, Q, K)
-    label = ", ".join(
-        (
-            f"layer {layer}" if layer else f"mean of {len(cross)} layers",
-            f"head {head}" if head else f"mean of {picked.shape[1]} heads",
-        )
-    )
-    names = translator.tokenizer.tokens
-    return AttentionMap(
-        f"cross-attention, {label}", names([*target, EOS]), names([*source, EOS]), weights.mean((0, 1)).tolist()
-    )
-
-
-def _pick(of: list[torch.Tensor], number: int | None, what: str) -> list[torch.Tensor]:
-    """All, or the one with that number."""
-    if number is None:
-        return of
-    if not 1 <= number <= len(of):
-        raise ValueError(f"no {what} {number}; this model has {what}s 1 to {len(of)}")
-    return [of[number - 1]]
+    cross = [calls[0][0] for name, calls in seen.items() if name.startswith("decoder") and name.endswith("cross")]
+    weights = torch.stack(cross)  # (depth, H, Q, K)
+    for what, number, there in (("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])):
+        if number is not None and not 1 <= number <= there:
+            raise ValueError(f"no {what} {number}; this model has {what}s 1 to {there}")
+    label = ", ".join((f"layer {layer}" if layer else f"mean of {len(cross)} layers",
+                       f"head {head}" if head else f"mean of {weights.shape[1]} heads"))  # fmt: skip
+    weights = weights[slice(layer and layer - 1, layer), slice(head and head - 1, head)].mean((0, 1))  # (Q, K)
+    ended = len(target) < translator.limit(len(source))  # else it was cut before it said its end
+    rows = translator.tokenizer.tokens([*target, EOS] if ended else target)
+    columns = translator.tokenizer.tokens([*source, EOS])
+    return AttentionMap(f"cross-attention, {label}", rows, columns, weights[: len(rows)].tolist())

@@ -1,12 +1,8 @@
-"""Tests of the data leave the user's cache, data folder and mirror alone."""
+"""Tests of the data each begin with an empty cache."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """An empty cache folder; the one of `regard` lies inside it."""
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    monkeypatch.delenv("REGARD_MIRROR", raising=False)
-    return folder / "regard"
+def empty_cache(cache):
+    return cache

@@ -12,7 +12,7 @@ from regard.decode.search import beam, greedy, sample
 
 BOS, EOS = 1, 0
 
-law = settings(deadline=None, max_examples=30, derandomize=True)
+law = settings(max_examples=30)
 
 
 class Recurrent:

@@ -11,7 +11,7 @@ from regard.layers.masks import causal_mask
 from regard.layers.scores import Additive
 from regard.layers.tap import watch
 
-law = settings(deadline=None, max_examples=30, derandomize=True)
+law = settings(max_examples=30)
 
 
 def twins(dim: int, heads: int, seed: int) -> tuple[Attention, nn.MultiheadAttention]:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from regard.layers.dropout import Dropout
 
-law = settings(deadline=None, max_examples=25, derandomize=True)
+law = settings(max_examples=25)
 
 
 @law

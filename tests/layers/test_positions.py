@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from regard.layers.positions import Learned, Sinusoid, sinusoid
 
-law = settings(deadline=None, max_examples=25, derandomize=True)
+law = settings(max_examples=25)
 
 
 def test_the_first_places_are_as_in_the_lecture():

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor, nn
 
 from regard.data.tokenizer import BOS, EOS, PAD
@@ -24,8 +25,6 @@ from regard.decode import search
 from regard.decode.search import Hypothesis
 from regard.layers.positions import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig
-
-transformers = pytest.importorskip("transformers")
 
 VOCAB, DIM, DEPTH, HEADS, WIDEN, PLACES = 200, 64, 2, 4, 4, 96
 SENTENCES, LIMIT, WIDTH = 200, 16, 5

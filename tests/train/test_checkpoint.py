@@ -90,13 +90,15 @@ def test_as_many_models_are_kept_as_are_averaged_and_two_optimizers(tmp_path, ke
     assert folders(tmp_path) == left
     has = [int(file.parent.name[5:]) for file in sorted(tmp_path.glob("checkpoints/*/optimizer.safetensors"))]
     assert has == resumable
-    assert [file.parent.name for file in checkpoint.steps_saved(tmp_path)] == [f"step-{step:08d}" for step in left]
+    assert [file.parent.name for file in checkpoint.models_saved(tmp_path, print)] == [
+        f"step-{step:08d}" for step in left
+    ]
 
 
 def test_steps_are_ordered_as_numbers_however_long(tmp_path):
     save(tmp_path, 9, 10, 99_999_999)
     assert checkpoint.newest(tmp_path, nothing_said)[1]["step"] == 99_999_999
-    assert [int(file.parent.name[5:]) for file in checkpoint.steps_saved(tmp_path)] == [9, 10, 99_999_999]
+    assert [int(file.parent.name[5:]) for file in checkpoint.models_saved(tmp_path, print)] == [9, 10, 99_999_999]
 
 
 def test_the_newest_weights_are_those_of_the_run(tmp_path):
@@ -132,14 +134,14 @@ def test_the_average_is_the_mean(tmp_path):
 
 def test_the_average_of_one_is_itself(tmp_path):
     save(tmp_path, 1)
-    (file,) = checkpoint.steps_saved(tmp_path)
+    (file,) = checkpoint.models_saved(tmp_path, print)
     wanted = load_file(file)
     mean = checkpoint.average([file])
     assert mean.keys() == wanted.keys()
     assert all(torch.equal(mean[name], wanted[name]) for name in mean)
 
 
-@pytest.mark.parametrize("place", ["save_file", "_flush", "_sha256", "write_atomic", "sync_folder"])
+@pytest.mark.parametrize("place", ["save_file", "flush", "_sha256", "write_atomic", "sync_folder"])
 def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch, place):
     save(tmp_path, 1, 2)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from regard.models.transformer import SIZES, Transformer, TransformerConfig
 from regard.view.cost import cost
 
-law = settings(deadline=None, max_examples=8, derandomize=True)
+law = settings(max_examples=8)
 
 
 def encoder_flops(c: TransformerConfig, s: int) -> int:
