@@ -192,12 +192,12 @@ def _loop(work: _Work, log: "_Log") -> None:
                 _show_samples(work)
                 state["worse"] = 0 if held_out < state["best"] else state["worse"] + 1
                 state["best"] = min(held_out, state["best"])
-            stopping = bool(stop)
-            if step % t.save_every == 0 or step == t.steps or stopping or _enough(state, t.patience):
+            saving = step % t.save_every == 0 or step == t.steps or bool(stop) or _enough(state, t.patience)
+            if saving:
                 state["seconds"] = time.monotonic() - began
                 checkpoint.save(work.folder, state, model, optimizer, keep=t.average, every=t.save_every)
             since += time.monotonic() - paused
-            if stopping:
+            if saving and stop:  # a wish that came after the look above is granted at the next step
                 raise Interrupted(f"stopped at step {step:,}, saved in {work.folder}; go on with --resume")
     if _enough(state, t.patience):
         say(f"stopped early at step {state['step']:,}: {t.patience} evaluations without a better loss")
