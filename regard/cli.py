@@ -174,9 +174,8 @@ def translate(
     with _counting("translating", watched=not asking) as count:
         while chunk := list(islice(lines, 1 if asking else CHUNK)):
             long = [chunk[row] for row in translator.too_long(chunk)[:1]]
-            chunk = (
-                chunk[: chunk.index(long[0])] if long else chunk
-            )  # what stands before a sentence too long is not lost
+            if long:  # what stands before it is not lost
+                chunk = chunk[: chunk.index(long[0])]
             answers = translator.translate(
                 chunk, beam=beam, n_best=n_best, length_penalty=length_penalty, batch=batch, temperature=temperature,
                 top_k=top_k, top_p=top_p, seed=seed + number, first=number + 1, progress=partial(count, number),
@@ -345,8 +344,10 @@ def main() -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale says, translations are not Latin-1
     try:
-        return int(app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0)
-    except KeyboardInterrupt:
+        code = int(app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0)
+        sys.stdout.flush()  # here, where a reader that went away is known
+        return code
+    except (KeyboardInterrupt, typer.Abort):
         print("regard: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
@@ -362,8 +363,6 @@ def main() -> int:
 
 def _one_line(mistake: Exception) -> str | None:
     """What to tell a user who can do something about it; nothing for a defect of ours."""
-    if isinstance(mistake, typer.Abort):
-        return "interrupted"
     if hasattr(mistake, "format_message"):  # typer's own, for an option it does not know
         return f"{mistake.format_message()}; see regard --help"
     if isinstance(mistake, ValueError):

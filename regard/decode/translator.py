@@ -59,24 +59,9 @@ class Translator:
         if isinstance(texts, str):
             raise ValueError("translate wants a list of sentences, not one string; put it in brackets")
         width = self.run.decode.beam if beam is None else beam
-        if width < 1 or not 1 <= n_best <= width:
-            raise ValueError(
-                f"beam {width} and n_best {n_best}; use a beam of 1 or more, and an n_best from 1 to the beam"
-            )
         size = self.run.decode.batch if batch is None else batch
-        if size < 1:
-            raise ValueError(f"batch {size}; use 1 or more sentences at once")
         penalty = self.run.decode.length_penalty if length_penalty is None else length_penalty
-        if not -10 <= penalty <= 10:
-            raise ValueError(f"length_penalty {penalty}; use -10 to 10")
-        if temperature is None and (top_k or top_p < 1):
-            raise ValueError("top_k and top_p choose what to draw from; give a temperature too, such as 1.0")
-        if temperature is not None and n_best > 1:
-            raise ValueError(
-                f"n_best {n_best} with a temperature; a sample is one translation, draw others with other seeds"
-            )
-        if not 0 <= seed < 2**63:
-            raise ValueError(f"seed {seed}; use 0 or more and less than 2 ** 63")
+        _check_options(width, n_best, size, penalty, temperature, top_k, top_p, seed)
         sources = self.tokenizer.encode(texts)
         for row in self.too_long(texts):
             raise ValueError(
@@ -84,24 +69,19 @@ class Translator:
                 f"this model takes at most {self.longest}: split it into sentences"
             )
         device = next(self.model.parameters()).device
-        generator = torch.Generator(device).manual_seed(seed)
+        how: dict[str, Any] = {"bos": BOS, "eos": EOS, "penalty": penalty}
+        draw: dict[str, Any] = {
+            "generator": torch.Generator(device).manual_seed(seed),
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+        }
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
             source = pad([sources[row] for row in rows]).to(device)
             limits = torch.tensor([self.limit(len(sources[row])) for row in rows], device=device)
-            how: dict[str, Any] = {"bos": BOS, "eos": EOS, "penalty": penalty}
             if temperature is not None:
-                drawn = search.sample(
-                    self.model,
-                    source,
-                    limits,
-                    generator=generator,
-                    temperature=temperature,
-                    top_k=top_k,
-                    top_p=top_p,
-                    **how,
-                )
-                return [[one] for one in drawn]
+                return [[one] for one in search.sample(self.model, source, limits, **how, **draw)]
             if width == 1:
                 return [[one] for one in search.greedy(self.model, source, limits, **how)]
             return search.beam(self.model, source, limits, width=width, **how)
@@ -132,6 +112,26 @@ class Translator:
     def limit(self, source: int) -> int:
         """The most tokens a translation may have: so long that only a model that repeats itself meets it."""
         return int(min(2 * source + 20, self.model.longest))
+
+
+def _check_options(
+    width: int, n_best: int, batch: int, penalty: float, temperature: float | None, top_k: int, top_p: float, seed: int
+) -> None:
+    """Refuse what cannot be done, and what would do nothing."""
+    if width < 1 or not 1 <= n_best <= width:
+        raise ValueError(f"beam {width} and n_best {n_best}; use a beam of 1 or more, and an n_best from 1 to the beam")
+    if batch < 1:
+        raise ValueError(f"batch {batch}; use 1 or more sentences at once")
+    if not -10 <= penalty <= 10:
+        raise ValueError(f"length_penalty {penalty}; use -10 to 10")
+    if temperature is None and (top_k or top_p != 1):
+        raise ValueError("top_k and top_p choose what to draw from; give a temperature too, such as 1.0")
+    if temperature is not None and n_best > 1:
+        raise ValueError(
+            f"n_best {n_best} with a temperature; a sample is one translation, draw others with other seeds"
+        )
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed {seed}; use 0 or more and less than 2 ** 63")
 
 
 def pick_device(wanted: str) -> torch.device:
