@@ -353,9 +353,7 @@ def main() -> int:
     except (BrokenPipeError, SystemExit) as stop:
         if not isinstance(stop, BrokenPipeError) and not isinstance(stop.__context__, BrokenPipeError):
             raise
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno()
-        )  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader, such as `head`, has seen enough
         return 0
     except Exception as mistake:
         line = _one_line(mistake)
