@@ -94,6 +94,8 @@ def train(
         run = _resumed(run, folder, changes or ()) if resume else run
     elif fresh and folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
         raise ValueError(f"{folder} holds other things than a run, which --fresh will not delete; choose another --out")
+    elif resume:
+        print(f"regard: nothing to resume in {folder}; starting from the beginning", file=sys.stderr)
     from regard.train.loop import Interrupted, fit
 
     try:
@@ -123,7 +125,9 @@ def _resumed(asked: "Run", folder: Path, changes: Iterable[str]) -> "Run":
 
 @app.command()
 def recipes(json_: Json = False) -> None:
-    """List the recipes that ship with regard, each with its command, minutes and score.
+    """List the recipes that ship with regard.
+
+    Each with its command, and the minutes and score to expect.
 
     regard recipes
     """
@@ -202,7 +206,9 @@ def score(
     device: Device = "auto",
     json_: Json = False,
 ) -> None:  # fmt: skip
-    """Score a run's translations: sacreBLEU and chrF with signatures, and tokenised lower-cased BLEU beside them.
+    """Score translations with BLEU and chrF.
+
+    sacreBLEU and chrF come with their signatures, and tokenised lower-cased BLEU stands beside them.
 
     regard score runs/multi30k --on test_2016_flickr
     """
@@ -236,7 +242,9 @@ def show(
     out: Picture = None,
     device: Device = "auto",
 ) -> None:  # fmt: skip
-    """Show what attention looked at while translating, as a coloured grid or a picture.
+    """Show what attention looked at.
+
+    A coloured grid in the terminal, or a picture: a row for each token said, a column for each token read.
 
     regard show runs/multi30k "A man is riding a bike." --out bike.png
     """
@@ -248,7 +256,8 @@ def show(
 
     seen = look(load(run, device), sentence, beam=beam, layer=layer, head=head)
     if out:
-        to_file(seen, out)
+        for note in to_file(seen, out):
+            print(f"regard: {note}", file=sys.stderr)
         print(f"saved {out}")
     else:
         console = Console()
@@ -264,7 +273,9 @@ def cost(
     target: Annotated[int, typer.Option(help="Tokens of the target sentence.")] = 32,
     json_: Json = False,
 ) -> None:  # fmt: skip
-    """Count parameters, FLOPs and bytes of a model, part by part, for one sentence pair.
+    """Count parameters, FLOPs and bytes.
+
+    Part by part, for one sentence pair.
 
     regard cost transformer-base
     """

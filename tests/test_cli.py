@@ -396,7 +396,7 @@ def test_a_diverging_training_stops_before_it_is_saved(regard, tmp_path):
         (("translate", "{run}/model.safetensors", "a"), "not a run folder"),
         (("train", "{tmp}/folder.toml"), "folder"),
         (("train", "reverse", "--out", "{run}/config.json"), "is a file"),
-        (("show", "{run}", "a b", "--out", "{tmp}/no/such/x.png"), "No such file"),
+        (("show", "{run}", "a b", "--out", "{tmp}/no/such/x.png"), "no folder"),
         (("translate", "{run}", "a", "--device", "cpu:x"), "cpu:x"),
         (("translate", "{run}", "a", "--device", "cuda:99"), "cuda:99"),
         (("train", "reverse", "licence.x=1"), "licence"),

@@ -1,5 +1,6 @@
 """Text in, text out: a trained run that translates."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,10 @@ class Translator:
         width = self.run.decode.beam if beam is None else beam
         size = self.run.decode.batch if batch is None else batch
         penalty = self.run.decode.length_penalty if length_penalty is None else length_penalty
+        if temperature is not None and beam is not None and beam > 1:
+            raise ValueError(
+                f"beam {beam} and temperature {temperature}; search with a beam or draw with a temperature"
+            )
         _check_options(width, n_best, size, penalty, temperature, top_k, top_p, seed)
         sources = self.tokenizer.encode(texts)
         for row in self.too_long(texts):
@@ -158,4 +163,5 @@ def load(folder: str | Path, device: str = "auto") -> Translator:
             f"{folder}/tokenizer.json has {tokenizer.vocab:,} tokens, the model's vocabulary {model.config.vocab:,}; "
             f"they are not of the same run: restore the tokenizer it was trained with"
         )
-    return Translator(model.to(pick_device(device)), tokenizer, load_run(str(folder / "run.toml"), (), FAMILIES))
+    run = dataclasses.replace(load_run(str(folder / "run.toml"), (), FAMILIES), model=model.config)
+    return Translator(model.to(pick_device(device)), tokenizer, run)

@@ -207,6 +207,7 @@ def _finish(work: _Work, log: "_Log", command: str) -> Done:
     """Average, score, write the card."""
     run, steps = work.run, work.state["step"]
     held_out = _settle(work)
+    work.say("scoring the first 1,000 held-out pairs")
     scores = score_split(Translator(work.model, work.corpus.tokenizer, run), "valid", 1000)
     minutes = work.state["seconds"] / 60
     text = card(run, version=VERSION, command=command, parameters=_size(work.model), minutes=minutes, steps=steps,

@@ -1,5 +1,6 @@
 """`AttentionMap` → a coloured grid in the terminal, or a PNG or SVG file."""
 
+import warnings
 from io import BytesIO
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def to_terminal(seen: AttentionMap, width: int = 120) -> Table:
     labels = [_plain(name) for name in seen.rows]
     side = max(map(len, labels)) + 1
     widest = max(max(len(_plain(name)) for name in seen.columns) + 2, 4)
-    while widest > 4 and side + sum(min(max(len(_plain(name)) + 2, 4), widest) for name in seen.columns) > width:
+    while widest > 3 and side + sum(min(max(len(_plain(name)) + 2, 4), widest) for name in seen.columns) > width:
         widest -= 1
     table.add_column("", justify="right", no_wrap=True, min_width=side)
     widths = []
@@ -52,11 +53,13 @@ def to_terminal(seen: AttentionMap, width: int = 120) -> Table:
     return table
 
 
-def to_file(seen: AttentionMap, file: Path) -> None:
-    """Draw the map as PNG, SVG or PDF, or write it as JSON, by the file's ending."""
+def to_file(seen: AttentionMap, file: Path) -> list[str]:
+    """Draw the map as PNG, SVG or PDF, or write it as JSON, by the file's ending; returns what a reader should know."""
+    if not file.parent.is_dir():
+        raise ValueError(f"no folder {file.parent}; make it, or choose another --out")
     if file.suffix.lower() == ".json":
         write_atomic(file, seen.to_json().encode() + b"\n")
-        return
+        return []
     if file.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ValueError(f"cannot draw {file.name}; give a name that ends in .png, .svg, .pdf or .json")
     from matplotlib.colors import LinearSegmentedColormap
@@ -91,16 +94,16 @@ def to_file(seen: AttentionMap, file: Path) -> None:
     scale = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02)
     scale.outline.set_visible(False)
     content = BytesIO()
-    figure.savefig(content, dpi=160, format=file.suffix[1:].lower())
+    with warnings.catch_warnings(record=True) as said:  # matplotlib has a word for each letter it cannot draw
+        warnings.simplefilter("always")
+        figure.savefig(content, dpi=160, format=file.suffix[1:].lower())
     write_atomic(file, content.getvalue())
+    boxes = any("missing from font" in str(warning.message) for warning in said)
+    return ["some letters are boxes: matplotlib's font lacks them; the terminal and .json show them"] if boxes else []
 
 
 def _plain(token: str) -> str:
     """A token as a person reads it: the space before a word is not shown, a piece inside a word is marked with +."""
-    return (
-        token[1:]
-        if token.startswith("▁")
-        else token
-        if token.startswith("<") or not token[:1].isalnum()
-        else f"+{token}"
-    )
+    if token.startswith("▁"):
+        return token[1:] or token
+    return token if token.startswith("<") or not token[:1].isalnum() else f"+{token}"
