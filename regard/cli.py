@@ -95,7 +95,7 @@ def train(
     elif fresh and folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
         raise ValueError(f"{folder} holds other things than a run, which --fresh will not delete; choose another --out")
     elif resume:
-        print(f"regard: nothing to resume in {folder}; starting from the beginning", file=sys.stderr)
+        print(f"nothing to resume in {folder}; starting from the beginning", file=sys.stderr)
     from regard.train.loop import Interrupted, fit
 
     try:
@@ -257,7 +257,7 @@ def show(
     seen = look(load(run, device), sentence, beam=beam, layer=layer, head=head)
     if out:
         for note in to_file(seen, out):
-            print(f"regard: {note}", file=sys.stderr)
+            print(note, file=sys.stderr)
         print(f"saved {out}")
     else:
         console = Console()
