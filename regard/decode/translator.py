@@ -68,11 +68,12 @@ class Translator:
             )
         _check_options(width, n_best, size, penalty, temperature, top_k, top_p, seed)
         sources = self.tokenizer.encode(texts)
-        for row in self.too_long(texts):
-            raise ValueError(
-                f"sentence {first + row} has {len(sources[row]):,} tokens; "
-                f"this model takes at most {self.longest}: split it into sentences"
-            )
+        for number, ids in enumerate(sources, first):
+            if len(ids) > self.longest:
+                raise ValueError(
+                    f"sentence {number} has {len(ids):,} tokens; "
+                    f"this model takes at most {self.longest}: split it into sentences"
+                )
         device = next(self.model.parameters()).device
         how: dict[str, Any] = {"bos": BOS, "eos": EOS, "penalty": penalty}
         draw: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Dropout that costs a third of torch's on a CPU: one random byte decides for one element."""
+"""Dropout with one random byte an element: on a CPU, drawing the numbers is what dropout costs."""
 
 import torch
 from torch import Tensor, nn
