@@ -56,7 +56,7 @@ class Worker:
     def __init__(self, peer: Peer, python: Path, environ: dict[str, str]):
         self.name = peer.name
         cores = str(threads())
-        self.words = tempfile.TemporaryFile(mode="w+")  # not a pipe: nobody reads it while the worker runs
+        self.words = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  not a pipe: nobody reads it while the worker runs
         self.process = subprocess.Popen(
             [str(python), str(HERE / "peers" / peer.script)],
             stdin=subprocess.PIPE,
@@ -69,7 +69,8 @@ class Worker:
 
     def ask(self, do: str, **what: Any) -> Any:
         """One request, one answer."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin
+        assert self.process.stdout
         try:
             self.process.stdin.write(json.dumps({"do": do, **what}) + "\n")
             self.process.stdin.flush()
@@ -120,7 +121,7 @@ def _environment(peer: Peer) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        done = subprocess.run([*install, "--requirement", str(wanted)], capture_output=True, text=True)
+        done = subprocess.run([*install, "--requirement", str(wanted)], check=False, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{wanted.name} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
         (folder / "ready").touch()
