@@ -5,14 +5,17 @@ Shapes: B sentences still open, W beam width, V vocabulary, t tokens so far.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from regard.decode.highest import highest
 from regard.decode.step import Steps, take
 
 __all__ = ["Hypothesis", "beam", "greedy", "sample"]
+
+STAY = 0.75  # ended sentences leave once no more than this share of the batch goes on: leaving copies those that stay
 
 
 class Hypothesis(NamedTuple):
@@ -30,7 +33,7 @@ def greedy(
     model: Steps, source: Tensor, limits: Tensor, *, bos: int, eos: int, penalty: float = 1.0
 ) -> list[Hypothesis]:
     """The likeliest token, each time.  `limits` (B,) is the most tokens for each sentence, its end counted."""
-    return _roll(model, source, limits, lambda logits: logits.argmax(-1), bos, eos, penalty)
+    return _roll(model, source, limits, lambda logits: highest(logits, 1)[1].squeeze(1), bos, eos, penalty)
 
 
 def sample(
@@ -68,69 +71,85 @@ def sample(
 def _roll(
     model: Steps, source: Tensor, limits: Tensor, choose: Callable[[Tensor], Tensor], bos: int, eos: int, penalty: float
 ) -> list[Hypothesis]:
-    """Step all sentences together; one that has ended leaves the batch."""
+    """Step all sentences together; those that have ended leave the batch, several at once."""
     found: list[Hypothesis | None] = [None] * len(source)
     sentence = torch.arange(len(source), device=source.device)  # (B,): which sentence a row is
     token = torch.full_like(sentence, bos)
     total = torch.zeros(len(source), device=source.device)
+    going = torch.ones_like(sentence, dtype=torch.bool)
     said = token.new_empty(len(source), 0)  # (B, t)
     state = model.start(source)
     while len(sentence):
         logits, state = model.step(token, state)  # (B, V)
         token = choose(logits)
-        total = total + logits.log_softmax(-1).gather(1, token[:, None]).squeeze(1)
+        total = total + logits.gather(1, token[:, None]).squeeze(1) - logits.logsumexp(-1)
         said = torch.cat((said, token[:, None]), 1)
-        over = (token == eos) | (said.shape[1] >= limits[sentence])
-        if over.any():
-            for row in over.nonzero()[:, 0].tolist():
-                ids: list[int] = said[row].tolist()
-                found[int(sentence[row])] = Hypothesis(
-                    ids[:-1] if ids[-1] == eos else ids, _score(float(total[row]), len(ids), penalty)
-                )
-            stay = (~over).nonzero()[:, 0]
-            sentence, token, total, said, state = take((sentence, token, total, said, state), stay)
-    return [hypothesis for hypothesis in found if hypothesis is not None]
+        over = going & ((token == eos) | (said.shape[1] >= limits[sentence]))
+        going = going & ~over
+        for row in over.nonzero()[:, 0].tolist():
+            ids: list[int] = said[row].tolist()
+            found[int(sentence[row])] = Hypothesis(
+                ids[:-1] if ids[-1] == eos else ids, _score(float(total[row]), len(ids), penalty)
+            )
+        stay = going.nonzero()[:, 0]
+        if len(stay) <= STAY * len(going):
+            state, token, total, said, sentence, going = take((state, token, total, said, sentence, going), stay)
+    return [one for one in found if one is not None]
 
 
 @torch.inference_mode()
 def beam(
     model: Steps, source: Tensor, limits: Tensor, *, bos: int, eos: int, width: int, penalty: float = 1.0
 ) -> list[list[Hypothesis]]:
-    """The `width` best answers found by keeping the `width` likeliest beginnings at each step, best first.
+    """The `width` best unfinished answers, each time; for each sentence the best finished ones, best first.
 
-    A sentence is done as soon as `width` answers are finished, or at its limit, where what is open counts as finished.
+    A sentence ends when `width` of its answers are finished, or at its limit, where what is open counts as finished.
     Twice as many candidates as beams are looked at, so that enough go on even if half of them end; only those among
     the first `width` may end.
     """
     if width < 1:
         raise ValueError(f"width {width}; use a beam of 1 or more")
     found: list[list[Hypothesis]] = [[] for _ in range(len(source))]
-    sentence = torch.arange(len(source), device=source.device)  # (B,): which sentence a row of beams is
-    state: Any = take(model.start(source), sentence.repeat_interleave(width))  # (B · W, ...)
+    sentence = torch.arange(len(source), device=source.device)  # (B,): which sentence a line of beams is
+    state = take(model.start(source), sentence[:, None].expand(-1, width))  # (B · W, ...)
     token = torch.full((len(source) * width,), bos, device=source.device)
     score = torch.full((len(source), width), -math.inf, device=source.device)
     score[:, 0] = 0.0  # all beams begin alike: only the first may speak at the first step
+    going = torch.ones_like(sentence, dtype=torch.bool)
     said = token.new_empty(len(source), width, 0)  # (B, W, t)
     while len(sentence):
         logits, state = model.step(token, state)  # (B · W, V)
-        vocab = logits.shape[-1]
-        grown = score[:, :, None] + logits.log_softmax(-1).view(-1, width, vocab)  # (B, W, V)
-        best, where = grown.flatten(1).topk(min(2 * width, width * vocab))  # (B, 2W)
-        parent, token = where // vocab, where % vocab
+        best, parent, token = _grow(score, logits, min(2 * width, width * logits.shape[-1]))  # (B, 2W)
         length = said.shape[-1] + 1
         closed = length >= limits[sentence]
         over = (token == eos) | closed[:, None]
-        ended = over[:, :width] & best[:, :width].isfinite()
-        for row, place in ended.nonzero().tolist():
-            ids: list[int] = [*said[row, parent[row, place]].tolist(), int(token[row, place])]
-            found[int(sentence[row])].append(
-                Hypothesis(ids[:-1] if ids[-1] == eos else ids, _score(float(best[row, place]), length, penalty))
-            )
+        ended = (over[:, :width] & best[:, :width].isfinite() & going[:, None]).nonzero()
+        row, place = ended.T
+        ids = torch.cat((said[row, parent[row, place]], token[row, place][:, None]), -1).tolist()
+        for i, one, end in zip(sentence[row].tolist(), ids, best[row, place].tolist(), strict=True):
+            found[i].append(Hypothesis(one[:-1] if one[-1] == eos else one, _score(end, length, penalty)))
         score, keep = best.masked_fill(over, -math.inf).topk(width)  # (B, W)
         parent, token = parent.gather(1, keep), token.gather(1, keep)
+        said = torch.cat((said.gather(1, parent[:, :, None].expand(-1, -1, length - 1)), token[:, :, None]), -1)
         full = torch.tensor([len(found[i]) >= width for i in sentence.tolist()], device=source.device)
-        stay = (~(full | closed | score.isinf().all(1))).nonzero()[:, 0]
-        origin = (stay[:, None] * width + parent[stay]).flatten()  # the row of each beam's parent
-        said = torch.cat((said.flatten(0, 1)[origin].view(len(stay), width, length - 1), token[stay][:, :, None]), -1)
-        state, token, score, sentence = take(state, origin), token[stay].flatten(), score[stay], sentence[stay]
+        going = going & ~(full | closed | score.isinf().all(1))
+        stay = going.nonzero()[:, 0]
+        if len(stay) > STAY * len(going):
+            stay = torch.arange(len(going), device=source.device)
+        state = take(state, stay[:, None] * width + parent[stay])  # each beam goes on from its parent
+        token, score, said, sentence, going = take((token, score, said, sentence, going), stay)
+        token = token.flatten()
     return [sorted(all_of_one, key=lambda h: -h.score)[:width] for all_of_one in found]
+
+
+def _grow(score: Tensor, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The best continuations of the beams (B, W): their scores, their parents and their last tokens, each (B, count).
+
+    logits (B · W, V).  What is best of all is among the best of each beam, so no more is ever scored.
+    """
+    width = score.shape[1]
+    most = min(count, logits.shape[-1])
+    each, token = highest(logits, most)  # (B · W, most)
+    each = (each - logits.logsumexp(-1, keepdim=True)).view(-1, width, most)
+    best, where = (score[:, :, None] + each).flatten(1).topk(count)  # (B, count)
+    return best, where // most, token.view(-1, width * most).gather(1, where)

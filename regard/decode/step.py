@@ -21,9 +21,15 @@ class Steps(Protocol):
 
 
 def take(state: Any, rows: Tensor) -> Any:
-    """The same state for other rows of the batch: picked, repeated or left out, in the order of `rows`."""
+    """The same state for other rows of the batch: picked, repeated or left out, in the order of `rows` (R,).
+
+    Rows given as (B, W) are those of W beams of each of B sentences; a state with a `take` of its own may know how to
+    share what the beams of one sentence have in common.
+    """
     if isinstance(state, Tensor):
-        return state.index_select(0, rows)
+        return state.index_select(0, rows.flatten())
+    if hasattr(state, "take"):
+        return state.take(rows)
     if isinstance(state, dict):
         return {key: take(part, rows) for key, part in state.items()}
     parts = [take(part, rows) for part in state]

@@ -6,16 +6,17 @@ window dimensions.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.layers.cache import KeysValues
+from regard.layers.linear import Linear
 from regard.layers.masks import causal_mask
 from regard.layers.shapes import join_heads, split_heads
 
-__all__ = ["Attention", "KeysValues", "attend"]
+__all__ = ["Attention", "attend"]
 
 
 def attend(
@@ -84,23 +85,11 @@ def _fused(
     return mixed.reshape(*lead, *mixed.shape[-2:])
 
 
-class KeysValues(NamedTuple):
-    """Keys and values ready to be looked at, each (B, H, K, E): what a cache holds."""
-
-    keys: Tensor
-    values: Tensor
-
-    def then(self, later: "KeysValues") -> "KeysValues":
-        """These, followed by later ones."""
-        return KeysValues(*(torch.cat(pair, dim=2) for pair in zip(self, later, strict=True)))
-
-
 class Attention(nn.Module):
     """Multi-head attention, Figure 2 of https://arxiv.org/abs/1706.03762.
 
-    Keys and values are projected by `keys_values` and passed in ready-made, so that self-attention, cross-attention
-    and a cache are the same call: `attn(x, attn.keys_values(memory))`.  While `watch` looks at a model, `tap`
-    receives the weights and the explicit path is taken.
+    `attn(x)` is self-attention, `attn(x, attn.keys_values(memory))` cross-attention; a cache goes between `all_three`
+    and `look`.  While `watch` looks at a model, `tap` receives the weights and the explicit path is taken.
     """
 
     def __init__(self, dim: int, heads: int, dropout: float = 0.0):
@@ -108,30 +97,37 @@ class Attention(nn.Module):
         if dim % heads:
             raise ValueError(f"width {dim} does not split into {heads} heads; use a multiple of {heads}")
         self.dim, self.heads, self.dropout = dim, heads, dropout
-        self.qkv = nn.Linear(dim, 3 * dim)  # rows: queries, keys, values
-        self.out = nn.Linear(dim, dim)
+        self.qkv = Linear(dim, 3 * dim)  # rows: queries, keys, values
+        self.out = Linear(dim, dim)
         self.tap: Callable[[Tensor], None] | None = None
         nn.init.xavier_uniform_(self.qkv.weight)  # as one matrix: smaller by √2 than three, and norm-last needs it so
         nn.init.xavier_uniform_(self.out.weight)
         nn.init.zeros_(self.qkv.bias)
         nn.init.zeros_(self.out.bias)
 
+    def queries(self, x: Tensor) -> Tensor:
+        """Project what looks: (B, Q, D) → (B, H, Q, E)."""
+        return split_heads(self.qkv.part(x, 0, self.dim), self.heads)
+
     def keys_values(self, memory: Tensor) -> KeysValues:
         """Project what may be looked at: (B, K, D) → keys and values (B, H, K, E)."""
-        both = F.linear(memory, self.qkv.weight[self.dim :], self.qkv.bias[self.dim :])  # (B, K, 2D)
+        both = self.qkv.part(memory, self.dim, 3 * self.dim)  # (B, K, 2D)
         return KeysValues(*(split_heads(x, self.heads) for x in both.split(self.dim, -1)))
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: KeysValues,
-        *,
-        bias: Tensor | None = None,
-        mask: Tensor | None = None,
-        causal: bool = False,
-    ) -> Tensor:
-        """Let each token of x (B, Q, D) look at the memory; → (B, Q, D)."""
-        q = split_heads(F.linear(x, self.qkv.weight[: self.dim], self.qkv.bias[: self.dim]), self.heads)  # (B, H, Q, E)
+    def all_three(self, x: Tensor) -> tuple[Tensor, KeysValues]:
+        """Queries, keys and values of tokens that look at each other, in one product."""
+        q, k, v = (split_heads(part, self.heads) for part in self.qkv(x).split(self.dim, -1))
+        return q, KeysValues(k, v)
+
+    def forward(self, x: Tensor, memory: KeysValues | None = None, *, bias: Tensor | None = None,
+                mask: Tensor | None = None, causal: bool = False) -> Tensor:  # fmt: skip
+        """Let each token of x (B, Q, D) look at the memory, or at x itself; → (B, Q, D)."""
+        q, memory = self.all_three(x) if memory is None else (self.queries(x), memory)
+        return self.look(q, memory, bias=bias, mask=mask, causal=causal)
+
+    def look(self, q: Tensor, memory: KeysValues, *, bias: Tensor | None = None,
+             mask: Tensor | None = None, causal: bool = False) -> Tensor:  # fmt: skip
+        """Let each query (B, H, Q, E) look at the memory; → (B, Q, D)."""
         mixed, weights = attend(
             q,
             memory.keys,

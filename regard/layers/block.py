@@ -1,11 +1,12 @@
 """One layer of the encoder, one of the decoder: Figure 1 of https://arxiv.org/abs/1706.03762, left and right.
 
-Shapes: B batch, T target and S source length, D width, H heads, E width of one head.
+Shapes: B batch, T target and S source length, W beams, K keys, D width, H heads, E width of one head.
 """
 
 from torch import Tensor, nn
 
-from regard.layers.attention import Attention, KeysValues
+from regard.layers.attention import Attention
+from regard.layers.cache import Cache, KeysValues
 from regard.layers.mlp import MLP
 from regard.layers.norm import NormFirst, NormLast
 
@@ -23,7 +24,7 @@ class EncoderBlock(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, S, D) → (B, S, D)."""
-        x = self.around_attn(x, lambda h: self.attn(h, self.attn.keys_values(h), mask=mask))
+        x = self.around_attn(x, lambda h: self.attn(h, mask=mask))
         return self.around_mlp(x, self.mlp)
 
 
@@ -37,21 +38,29 @@ class DecoderBlock(nn.Module):
         self.cross, self.around_cross = Attention(dim, heads, attention_dropout), around(dim, dropout)
         self.mlp, self.around_mlp = MLP(dim, hidden), around(dim, dropout)
 
-    def forward(
-        self, x: Tensor, memory: KeysValues, mask: Tensor | None = None, past: KeysValues | None = None
-    ) -> tuple[Tensor, KeysValues]:
-        """(B, T, D) → (B, T, D), and the keys and values of all tokens so far, for the next step.
+    def forward(self, x: Tensor, memory: KeysValues, mask: Tensor | None = None) -> Tensor:
+        """All places at once: (B, T, D) → (B, T, D).
 
         `memory` is the source, already projected by this block's `cross.keys_values`.
+        """
+        x = self.around_attn(x, lambda h: self.attn(h, causal=True))
+        x = self.around_cross(x, lambda h: self.cross(h, memory, mask=mask))
+        return self.around_mlp(x, self.mlp)
+
+    def step(
+        self, x: Tensor, memory: KeysValues, mask: Tensor, past: Cache, seen: Tensor | None
+    ) -> tuple[Tensor, Cache]:
+        """One place further, for W beams of each sentence: (B, W, D) → (B, W, D), and the past with this place in it.
+
+        `seen` (B, 1, W, K) says which keys of the past are a beam's own; without it, all are.
         """
 
         def look_back(h: Tensor) -> Tensor:
             nonlocal past
-            now = self.attn.keys_values(h)
-            past = now if past is None else past.then(now)
-            return self.attn(h, past, causal=True)
+            q, now = self.attn.all_three(h)
+            past = past.add(now)
+            return self.attn.look(q, past.all(), mask=seen)
 
         x = self.around_attn(x, look_back)
         x = self.around_cross(x, lambda h: self.cross(h, memory, mask=mask))
-        assert past is not None
         return self.around_mlp(x, self.mlp), past

@@ -6,6 +6,8 @@ Shapes: B batch, T tokens, D width.
 import torch
 from torch import Tensor, nn
 
+from regard.layers.linear import Linear
+
 __all__ = ["MLP"]
 
 
@@ -14,7 +16,7 @@ class MLP(nn.Module):
 
     def __init__(self, dim: int, hidden: int):
         super().__init__()
-        self.up, self.down = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+        self.up, self.down = Linear(dim, hidden), Linear(hidden, dim)
         for layer in (self.up, self.down):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)

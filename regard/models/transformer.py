@@ -10,20 +10,22 @@
           embed                     embed
           source                target so far
 
-Shapes: B batch, S source and T target length, D width, H heads, E width of one head, V vocabulary.
+Shapes: B batch, S source and T target length, W beams, K keys, D width, H heads, E width of one head, V vocabulary.
 """
 
 import math
 from typing import Any, Literal, NamedTuple
 
+import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from regard.config import STRICT
 from regard.data.tokenizer import PAD
-from regard.layers.attention import KeysValues
 from regard.layers.block import DecoderBlock, EncoderBlock
+from regard.layers.cache import Cache, KeysValues
 from regard.layers.embed import Embed, token_table
+from regard.layers.linear import Linear
 from regard.layers.masks import padding_mask
 from regard.layers.norm import NormFirst, NormLast
 from regard.layers.positions import Learned, Sinusoid
@@ -67,11 +69,34 @@ SIZES = {  # base and big are the paper's, Table 3; tiny and small are for small
 
 
 class State(NamedTuple):
-    """What decoding carries from step to step, each tensor batch first."""
+    """What decoding carries from step to step: B sentences with W beams each, and so B · W rows.
+
+    All beams of a sentence look at one memory, and at one past that holds the tokens of them all; `seen` says whose is
+    whose.  Beams thus change places without a copy.
+    """
 
     memory: tuple[KeysValues, ...]  # the source, projected once for each decoder block
     mask: Tensor  # (B, 1, 1, S): the source's real tokens
-    past: tuple[KeysValues, ...]  # the target so far, for each decoder block
+    past: tuple[Cache, ...]  # the target so far, for each decoder block
+    seen: Tensor | None = None  # (B, 1, W, K): which keys of the past are a beam's own; None = all
+    beams: int = 1
+    place: int = 0  # of the next token
+
+    def take(self, rows: Tensor) -> "State":
+        """The same for other rows: (R,), or (B, W) with the rows of one sentence in each line."""
+        rows = rows if rows.ndim == 2 else rows[:, None]
+        sentence, parent = rows[:, 0] // self.beams, rows % self.beams
+        memory, mask, past, seen = self.memory, self.mask, self.past, self.seen
+        if not torch.equal(sentence, torch.arange(len(mask), device=rows.device)):  # else nothing is copied
+            memory = tuple(KeysValues(*(x.index_select(0, sentence) for x in part)) for part in memory)
+            mask = mask.index_select(0, sentence)
+            past = tuple(part.take(sentence) for part in past)
+            seen = None if seen is None else seen.index_select(0, sentence)
+        if seen is None and rows.shape[1] > 1:
+            seen = mask.new_ones(len(mask), 1, 1, past[0].used)
+        if seen is not None:
+            seen = seen.gather(2, parent[:, None, :, None].expand(-1, -1, -1, seen.shape[-1]))
+        return State(memory, mask, past, seen, rows.shape[1], self.place)
 
 
 class Transformer(nn.Module):
@@ -91,7 +116,7 @@ class Transformer(nn.Module):
         self.encoder_end = around.end(c.dim)
         self.decoder: Any = nn.ModuleList(DecoderBlock(*shape) for _ in range(c.depth))
         self.decoder_end = around.end(c.dim)
-        self.output = nn.Linear(c.dim, c.vocab, bias=not c.tied)
+        self.output = Linear(c.dim, c.vocab, bias=not c.tied)
         if c.tied:
             self.output.weight = source.weight
         else:
@@ -116,7 +141,7 @@ class Transformer(nn.Module):
         memory, mask = self.encode(source)
         x = self.embed_target(target)  # (B, T, D)
         for block in self.decoder:  # every block reads the same memory: the encoder's last
-            x, _ = block(x, block.cross.keys_values(memory), mask)
+            x = block(x, block.cross.keys_values(memory), mask)
         return self.decoder_end(x)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
@@ -127,15 +152,17 @@ class Transformer(nn.Module):
         """Read the source (B, S) once; cross keys and values are projected here and never again."""
         memory, mask = self.encode(source)
         ready = tuple(block.cross.keys_values(memory) for block in self.decoder)
-        none = memory.new_empty(len(source), self.config.heads, 0, self.config.dim // self.config.heads)
-        return State(ready, mask, tuple(KeysValues(none, none) for _ in self.decoder))
+        return State(ready, mask, tuple(Cache() for _ in self.decoder))
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
-        """One token further: token (B,) → logits (B, V) and the state after it."""
-        x = self.embed_target(token[:, None], start=state.past[0].keys.shape[2])  # (B, 1, D)
+        """One token further: token (B · W,) → logits (B · W, V) and the state after it."""
+        w, seen = state.beams, state.seen
+        x = self.embed_target(token[:, None], start=state.place).view(-1, w, self.config.dim)  # (B, W, D)
+        if seen is not None:  # each beam also sees its own new token
+            seen = torch.cat((seen, torch.eye(w, dtype=torch.bool, device=x.device).expand(len(x), 1, w, w)), -1)
         past = []
         for block, memory, before in zip(self.decoder, state.memory, state.past, strict=True):
-            x, now = block(x, memory, state.mask, before)
+            x, now = block.step(x, memory, state.mask, before, seen)
             past.append(now)
-        logits = self.output(self.decoder_end(x)).squeeze(1)  # (B, V)
-        return logits, state._replace(past=tuple(past))
+        logits = self.output(self.decoder_end(x)).flatten(0, 1)  # (B · W, V)
+        return logits, State(state.memory, state.mask, tuple(past), seen, w, state.place + 1)
