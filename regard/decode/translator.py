@@ -14,9 +14,13 @@ from regard.data.batch import pad
 from regard.data.tokenizer import BOS, EOS, Tokenizer
 from regard.decode import search
 from regard.decode.search import Hypothesis
+from regard.decode.workers import share
+from regard.layers.attention import Attention
 from regard.models import FAMILIES, load_model
 
-__all__ = ["Translation", "Translator", "load", "pick_device"]
+__all__ = ["Sampling", "Translation", "Translator", "load", "pick_device"]
+
+SHARE = 4  # sentences that make a thread worth its while
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,16 @@ class Translation:
     tokens: list[str]
     score: float  # log-probability / length ** penalty
     n_best: list["Translation"] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw an answer instead of searching for the best."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,37 +88,66 @@ class Translator:
                     f"sentence {number} has {len(ids):,} tokens; "
                     f"this model takes at most {self.longest}: split it into sentences"
                 )
+        answers = self.search(sources, beam=1 if temperature is not None else width, batch=size, penalty=penalty,
+                              sampling=None if temperature is None else Sampling(temperature, top_k, top_p, seed),
+                              progress=progress)  # fmt: skip
+        found = []
+        for hypotheses in answers:
+            best = [
+                Translation(self.tokenizer.decode(h.tokens), self.tokenizer.tokens(h.tokens), h.score)
+                for h in hypotheses[:n_best]
+            ]
+            found.append(Translation(best[0].text, best[0].tokens, best[0].score, best))
+        return found
+
+    def search(
+        self,
+        sources: Sequence[list[int]],
+        *,
+        beam: int,
+        batch: int,
+        penalty: float,
+        sampling: "Sampling | None" = None,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> list[list[Hypothesis]]:
+        """Token numbers in, token numbers out: the answers to each sentence, best first, in the order of the sentences."""
         device = next(self.model.parameters()).device
         how: dict[str, Any] = {"bos": BOS, "eos": EOS, "penalty": penalty}
-        draw: dict[str, Any] = {
-            "generator": torch.Generator(device).manual_seed(seed),
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-        }
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
             source = pad([sources[row] for row in rows]).to(device)
             limits = torch.tensor([self.limit(len(sources[row])) for row in rows], device=device)
-            if temperature is not None:
-                return [[one] for one in search.sample(self.model, source, limits, **how, **draw)]
-            if width == 1:
+            if sampling is not None:
+                draws = torch.Generator(device).manual_seed(sampling.seed + rows[0])
+                options: dict[str, Any] = {
+                    "temperature": sampling.temperature,
+                    "top_k": sampling.top_k,
+                    "top_p": sampling.top_p,
+                }
+                return [[one] for one in search.sample(self.model, source, limits, **how, **options, generator=draws)]
+            if beam == 1:
                 return [[one] for one in search.greedy(self.model, source, limits, **how)]
-            return search.beam(self.model, source, limits, width=width, **how)
+            return search.beam(self.model, source, limits, width=beam, **how)
 
-        nothing = Translation("", [], 0.0, [Translation("", [], 0.0)])
-        found = [nothing] * len(sources)
+        found = [[Hypothesis([], 0.0)] for _ in sources]
         order = sorted((row for row, ids in enumerate(sources) if ids), key=lambda row: -len(sources[row]))
-        for start in range(0, len(order), size):
-            rows = order[start : start + size]
-            for row, hypotheses in zip(rows, answer(rows), strict=True):
-                best = [
-                    Translation(self.tokenizer.decode(h.tokens), self.tokenizer.tokens(h.tokens), h.score)
-                    for h in hypotheses[:n_best]
-                ]
-                found[row] = Translation(best[0].text, best[0].tokens, best[0].score, best)
-            progress(start + len(rows))
+        workers = self._workers(len(order))
+        size = max(1, min(batch, -(-len(order) // workers)))
+        done = 0
+        jobs = [order[start : start + size] for start in range(0, len(order), size)]
+        for rows, answers in share(answer, jobs, workers):
+            for row, hypotheses in zip(rows, answers, strict=True):
+                found[row] = hypotheses
+            done += len(rows)
+            progress(done)
         return found
+
+    def _workers(self, sentences: int) -> int:
+        """How many threads are worth their while: each with a core of its own, and some sentences."""
+        parts = [part for part in self.model.modules() if isinstance(part, Attention)]
+        if next(self.model.parameters()).device.type != "cpu" or any(part.tap for part in parts):
+            return 1  # one who watches sees the steps in their order
+        return max(1, min(torch.get_num_threads(), sentences // SHARE))
 
     @property
     def longest(self) -> int:

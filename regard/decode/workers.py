@@ -1,0 +1,30 @@
+"""Work shared among threads that have one core each.
+
+A step of decoding is many small products: two cores on each of them wait for one another more than they work.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TypeVar
+
+import torch
+
+__all__ = ["share"]
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+def share(work: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Result]]:
+    """Each job with its result, as they are done; with one worker in this thread, on all cores."""
+    if workers < 2:
+        yield from ((job, work(job)) for job in jobs)
+        return
+    cores = torch.get_num_threads()
+    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        waiting = {pool.submit(work, job): job for job in jobs}
+        yield from ((waiting[done], done.result()) for done in as_completed(waiting))
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(cores)  # a thread's number is also that of threads yet to come
