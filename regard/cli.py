@@ -58,6 +58,7 @@ Together = Annotated[int | None, typer.Option(help="Sentences at once.  [default
 Temperature = Annotated[float | None, typer.Option(
     help="Draw samples, the wilder the higher, instead of searching.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cuda, mps or cpu; auto takes the first there is.")]
+Precision = Annotated[str, typer.Option(help="float32, or int8: about twice as fast on a CPU, weights rounded to 8 bits.")]
 Layer = Annotated[int | None, typer.Option(help="A decoder layer, from 1.  [default: the mean of all]", show_default=False)]
 Head = Annotated[int | None, typer.Option(help="A head, from 1.  [default: the mean of all]", show_default=False)]
 # fmt: on
@@ -158,6 +159,7 @@ def translate(
     top_p: Annotated[float, typer.Option(help="Draw from the fewest tokens of this total probability.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
     device: Device = "auto",
+    precision: Precision = "float32",
     json_: Json = False,
 ) -> None:  # fmt: skip
     """Translate sentences with a trained run.
@@ -170,7 +172,7 @@ def translate(
     if sentences and input_:
         raise ValueError("sentences and --input were both given; give one of them")
     asking = not sentences and input_ is None and sys.stdin is not None and sys.stdin.isatty()
-    translator = load(run, device)
+    translator = load(run, device, precision)
     if asking:
         print("regard: type a sentence a line, Ctrl-D ends", file=sys.stderr)
     lines = iter(sentences) if sentences else read_lines(input_ or Path("-"))
@@ -204,6 +206,7 @@ def score(
     beam: Beam = None,
     length_penalty: Penalty = None,
     device: Device = "auto",
+    precision: Precision = "float32",
     json_: Json = False,
 ) -> None:  # fmt: skip
     """Score translations with BLEU and chrF.
@@ -215,7 +218,7 @@ def score(
     from regard.decode.translator import load
     from regard.train.metrics import score_split
 
-    translator = load(run, device)
+    translator = load(run, device, precision)
     with _counting(f"translating {on}") as count:
         say = partial(print, file=sys.stderr)
         scores = score_split(

@@ -13,6 +13,7 @@ from regard.config import load as load_run
 from regard.data.batch import pad
 from regard.data.tokenizer import BOS, EOS, Tokenizer
 from regard.decode import search
+from regard.decode.precision import Trial
 from regard.decode.search import Hypothesis
 from regard.decode.workers import share
 from regard.layers.attention import Attention
@@ -197,9 +198,16 @@ def pick_device(wanted: str) -> torch.device:
     return torch.device(wanted)
 
 
-def load(folder: str | Path, device: str = "auto") -> Translator:
-    """Open a run folder: `regard.load("runs/multi30k").translate(["…"], beam=5)`."""
+def load(folder: str | Path, device: str = "auto", precision: str = "float32") -> Translator:
+    """Open a run folder: `regard.load("runs/multi30k").translate(["…"], beam=5)`.
+
+    With `precision="int8"` its weights are rounded to 8 bits: about twice as fast on a CPU, and about as good.
+    """
     folder = Path(folder)
+    where = torch.device("cpu") if precision == "int8" and device == "auto" else pick_device(device)
+    if precision == "int8" and where.type != "cpu":
+        raise ValueError(f"precision int8 on {where}; it is for the cpu")
+    trial = Trial(precision)
     model = load_model(folder)
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     if tokenizer.vocab != model.config.vocab:
@@ -208,4 +216,4 @@ def load(folder: str | Path, device: str = "auto") -> Translator:
             f"they are not of the same run: restore the tokenizer it was trained with"
         )
     run = dataclasses.replace(load_run(str(folder / "run.toml"), (), FAMILIES), model=model.config)
-    return Translator(model.to(pick_device(device)), tokenizer, run)
+    return Translator(trial.passed(model).to(where), tokenizer, run)

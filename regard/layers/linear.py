@@ -1,12 +1,15 @@
-"""x W + b, whole or in part.
+"""x W + b, in float32 or with weights of one byte.
 
 Shapes: N outputs, D width.
 """
 
+import warnings
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Linear"]
+__all__ = ["Int8Linear", "Linear", "to_int8"]
 
 
 class Linear(nn.Linear):
@@ -15,3 +18,51 @@ class Linear(nn.Linear):
     def part(self, x: Tensor, start: int, stop: int) -> Tensor:
         """Outputs `start` to `stop` - 1 of what the whole layer would give: (..., D) → (..., stop - start)."""
         return F.linear(x, self.weight[start:stop], self.bias[start:stop])
+
+
+class Int8Linear(nn.Module):
+    """The same with weights of 8 bits: a quarter of the bytes to read, and products of bytes, for decoding on a CPU.
+
+    Each output has a scale of its own, so that its largest weight is 127; the inputs are rounded anew at each call, to
+    bytes between the least and the largest of them.
+    """
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.outputs = linear.out_features
+        self.weight, self.bias = linear.weight.detach(), linear.bias if linear.bias is None else linear.bias.detach()
+        self.packed: dict[tuple[int, int], torch.ScriptObject] = {}
+        with warnings.catch_warnings():  # torch says once that a later release will do this in another way
+            warnings.simplefilter("ignore")
+            self.pack(0, self.outputs)
+
+    def pack(self, start: int, stop: int) -> torch.ScriptObject:
+        """Some of the outputs, in the order the product reads them."""
+        if (start, stop) not in self.packed:
+            weight = self.weight[start:stop]
+            scale = weight.abs().amax(1).clamp(min=1e-12).double() / 127
+            zeros = torch.zeros(len(weight), dtype=torch.long)
+            rounded = torch.quantize_per_channel(weight, scale, zeros, 0, torch.qint8)
+            bias = None if self.bias is None else self.bias[start:stop]
+            self.packed[start, stop] = torch.ops.quantized.linear_prepack(rounded, bias)
+        return self.packed[start, stop]
+
+    def part(self, x: Tensor, start: int, stop: int) -> Tensor:
+        """Outputs `start` to `stop` - 1: (..., D) → (..., stop - start)."""
+        return torch.ops.quantized.linear_dynamic(x, self.pack(start, stop))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) → (..., N)."""
+        return self.part(x, 0, self.outputs)
+
+
+def to_int8(model: nn.Module) -> nn.Module:
+    """Give every linear layer of a model 8-bit weights, in place; it can then be run, not trained."""
+    # The other engine for x86 uses instructions that some machines claim to have and do not.
+    engines = torch.backends.quantized.supported_engines
+    torch.backends.quantized.engine = "fbgemm" if "fbgemm" in engines else "qnnpack"
+    for part in list(model.modules()):
+        for name, child in part.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(part, name, Int8Linear(child))
+    return model

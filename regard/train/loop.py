@@ -33,7 +33,7 @@ from regard.data.files import alone, write_atomic
 from regard.data.store import Store
 from regard.decode.translator import Translator, pick_device
 from regard.models import FAMILIES, describe, fill, read_config
-from regard.train import checkpoint, objectives
+from regard.train import checkpoint, memory, objectives
 from regard.train.card import card
 from regard.train.metrics import Score, score_split
 from regard.train.optim import adam, inverse_square_root
@@ -70,7 +70,8 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
             folder / "config.json", json.dumps(describe(run.family, work.model.config, VERSION), indent=1).encode()
         )
         with closing(_Log(folder, work.state["step"])) as log:
-            _loop(work, log)
+            with memory.kept():
+                _loop(work, log)
             return _finish(work, log, command or f"regard train {run.name}")
 
 
