@@ -83,20 +83,11 @@ def train(
 
     run = load(what, changes or (), FAMILIES)
     folder = out or Path("runs") / run.name
-    if resume and fresh:
-        raise ValueError("--resume goes on, --fresh starts over; give one of them")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; choose another --out")
-    if (folder / "run.toml").exists():
-        if not resume and not fresh:
-            raise ValueError(
-                f"{folder} holds a run already; go on with --resume, start over with --fresh, or choose another --out"
-            )
-        run = _resumed(run, folder, changes or ()) if resume else run
-    elif fresh and folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
-        raise ValueError(f"{folder} holds other things than a run, which --fresh will not delete; choose another --out")
-    elif resume:
-        print(f"nothing to resume in {folder}; starting from the beginning", file=sys.stderr)
+    first = os.environ.get("RANK", "0") == "0"  # under torchrun the others follow what the first one finds and says
+    if first:
+        _check_folder(folder, resume, fresh)
+    if resume and (folder / "run.toml").exists():
+        run = _resumed(run, folder, changes or ())
     from regard.train.loop import Interrupted, fit
 
     try:
@@ -104,9 +95,29 @@ def train(
     except Interrupted as stop:
         print(f"regard: {stop}", file=sys.stderr)
         raise typer.Exit(130) from None
+    if not first:
+        return
     print(f"{run.name}: held-out loss {done.loss:.4f} after {done.steps:,} steps and {done.minutes:.1f} minutes")
     _print_scores(done.scores)
     print(f"saved in {folder}")
+
+
+def _check_folder(folder: Path, resume: bool, fresh: bool) -> None:
+    """Refuse to mix a run with another one, or with other things."""
+    if resume and fresh:
+        raise ValueError("--resume goes on, --fresh starts over; give one of them")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; choose another --out")
+    if (folder / "run.toml").exists() and not resume and not fresh:
+        raise ValueError(
+            f"{folder} holds a run already; go on with --resume, start over with --fresh, or choose another --out"
+        )
+    if (folder / "run.toml").exists():
+        return
+    if fresh and folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
+        raise ValueError(f"{folder} holds other things than a run, which --fresh will not delete; choose another --out")
+    if resume:
+        print(f"nothing to resume in {folder}; starting from the beginning", file=sys.stderr)
 
 
 def _resumed(asked: "Run", folder: Path, changes: Iterable[str]) -> "Run":

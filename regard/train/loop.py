@@ -37,6 +37,7 @@ from regard.train import checkpoint, memory, objectives
 from regard.train.card import card
 from regard.train.metrics import Score, score_split
 from regard.train.optim import adam, inverse_square_root
+from regard.train.parallel import Team, joined
 from regard.version import VERSION
 
 __all__ = ["Done", "Interrupted", "evaluate", "fit"]
@@ -62,17 +63,32 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
     With `fresh` an earlier run in the folder is thrown away, once the new one's data is found to be good.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with alone(folder):
-        work = _begin(run, folder, fresh, console or Console(stderr=True))
-        _resume(work)
-        write_atomic(folder / "run.toml", to_toml(run).encode())
-        write_atomic(
-            folder / "config.json", json.dumps(describe(run.family, work.model.config, VERSION), indent=1).encode()
-        )
-        with closing(_Log(folder, work.state["step"])) as log:
-            with memory.kept():
-                _loop(work, log)
-            return _finish(work, log, command or f"regard train {run.name}")
+    with joined(pick_device(run.train.device)) as team:
+        if not team.writes:
+            return _help(run, folder, team)
+        with alone(folder):
+            work = _begin(run, folder, fresh, console or Console(stderr=True), team)
+            _resume(work)
+            write_atomic(folder / "run.toml", to_toml(run).encode())
+            about = describe(run.family, work.model.config, VERSION)
+            write_atomic(folder / "config.json", json.dumps(about, indent=1).encode())
+            team.wait()  # the others may read what is here now,
+            team.wait()  # and have read it
+            with closing(_Log(folder, work.state["step"])) as log:
+                with memory.kept():
+                    _loop(work, log)
+                return _finish(work, log, command or f"regard train {run.name}")
+
+
+def _help(run: Run, folder: Path, team: Team) -> Done:
+    """What a further process does: the same steps on other batches; it writes nothing."""
+    team.wait()
+    work = _begin(run, folder, False, Console(quiet=True), team)
+    _resume(work)
+    team.wait()
+    with memory.kept():
+        _loop(work, None)
+    return Done(folder, work.state["step"], math.nan, 0.0, [])
 
 
 @dataclass
@@ -88,14 +104,15 @@ class _Work:
     model: Any
     optimizer: torch.optim.Adam
     state: dict[str, Any]  # what a checkpoint remembers beside weights and moments
+    team: Team
 
 
-def _begin(run: Run, folder: Path, fresh: bool, console: Console) -> _Work:
+def _begin(run: Run, folder: Path, fresh: bool, console: Console, team: Team) -> _Work:
     """Data, model, optimizer: each a function of the run and its seed."""
     going_on = (folder / "run.toml").exists() and not fresh
     if going_on and (folder / "config.json").exists():
         read_config(folder)  # refuses a folder of another version
-    for part in folder.glob(".*.part"):  # left behind by a kill
+    for part in folder.glob(".*.part") if team.writes else ():  # left behind by a kill
         part.unlink()
     say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
     device = pick_device(run.train.device)
@@ -116,9 +133,10 @@ def _begin(run: Run, folder: Path, fresh: bool, console: Console) -> _Work:
         os.replace(tokenizer, folder / "tokenizer.json")
     say(f"{run.family}: {_size(model):,} parameters on {device}, {config.vocab:,} tokens in the vocabulary")
     machine = f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads"
+    machine += f", {team.size} processes" if team.size > 1 else ""
     state = {"step": 0, "place": Place(), "best": math.inf, "worse": 0, "seconds": 0.0,
              "data": corpus.train.digest, "machine": machine}  # fmt: skip
-    return _Work(run, folder, console, say, device, corpus, model, adam(model), state)
+    return _Work(run, folder, console, say, device, corpus, model, adam(model), state, team)
 
 
 def _clear(folder: Path) -> None:
@@ -146,9 +164,9 @@ def _resume(work: _Work) -> None:
     work.say(f"resumed at step {state['step']:,}")
 
 
-def _loop(work: _Work, log: "_Log") -> None:
-    """The loop of the picture above."""
-    t, state, model, optimizer, say = work.run.train, work.state, work.model, work.optimizer, work.say
+def _loop(work: _Work, log: "_Log | None") -> None:
+    """The loop of the picture above; without a log, that of a process that only helps."""
+    t, state, model, optimizer, say, team = work.run.train, work.state, work.model, work.optimizer, work.say, work.team
     stream = batches(work.corpus.train, t.tokens, t.seed, Place(*state["place"]))
     began = time.monotonic() - state["seconds"]
     model.train()
@@ -157,14 +175,17 @@ def _loop(work: _Work, log: "_Log") -> None:
         while state["step"] < t.steps and not _enough(state, t.patience):
             step = state["step"] = state["step"] + 1
             parts = []
-            for _ in range(t.accumulate):
+            for _ in range(t.accumulate * team.size):
                 batch, state["place"] = next(stream)
                 parts.append(batch)
-            tokens = sum(batch.tokens for batch in parts)
-            for batch in parts:
+            tokens, mine = sum(batch.tokens for batch in parts), 0.0
+            team.seed(t.seed, step)
+            for batch in parts[team.rank :: team.size]:
                 loss, nll = objectives.translate(model, batch.to(work.device), t.smoothing)
                 (loss / tokens).backward()
-                loss_sum += float(nll)
+                mine += float(nll)
+            added, asked = team.add_up(model, mine, bool(stop))
+            loss_sum += added
             norm = float(nn.utils.clip_grad_norm_(model.parameters(), t.clip or math.inf))
             if not math.isfinite(loss_sum + norm):  # before it reaches the weights, and so a checkpoint
                 raise ValueError(
@@ -181,24 +202,26 @@ def _loop(work: _Work, log: "_Log") -> None:
             if step % t.log_every == 0 or step == t.steps:
                 speed = seen / (time.monotonic() - since)
                 epoch = state["place"][0]
-                log.write(step, loss=loss_sum / seen, lr=rate, norm=norm, tokens_per_s=speed, epoch=epoch)
+                if log is not None:
+                    log.write(step, loss=loss_sum / seen, lr=rate, norm=norm, tokens_per_s=speed, epoch=epoch)
                 bar(step, loss_sum / seen, speed)
                 since, seen, loss_sum = time.monotonic(), 0, 0.0
             paused = time.monotonic()
             if step % t.eval_every == 0 or step == t.steps:
                 held_out = evaluate(model, work.corpus.valid, t.tokens, work.device)
                 perplexity = math.exp(min(held_out, 50))
-                log.write(step, valid_loss=held_out, perplexity=perplexity)
-                say(f"step {step:,}: held-out loss {held_out:.4f}, perplexity {perplexity:.2f}")
-                _show_samples(work)
+                if log is not None:
+                    log.write(step, valid_loss=held_out, perplexity=perplexity)
+                    say(f"step {step:,}: held-out loss {held_out:.4f}, perplexity {perplexity:.2f}")
+                    _show_samples(work)
                 state["worse"] = 0 if held_out < state["best"] else state["worse"] + 1
                 state["best"] = min(held_out, state["best"])
-            saving = step % t.save_every == 0 or step == t.steps or bool(stop) or _enough(state, t.patience)
-            if saving:
+            saving = step % t.save_every == 0 or step == t.steps or bool(asked) or _enough(state, t.patience)
+            if saving and log is not None:
                 state["seconds"] = time.monotonic() - began
                 checkpoint.save(work.folder, state, model, optimizer, keep=t.average, every=t.save_every)
             since += time.monotonic() - paused
-            if saving and stop:  # a wish that came after the look above is granted at the next step
+            if asked:  # a wish that came after the look above is granted at the next step
                 raise Interrupted(f"stopped at step {step:,}, saved in {work.folder}; go on with --resume")
     if _enough(state, t.patience):
         say(f"stopped early at step {state['step']:,}: {t.patience} evaluations without a better loss")
