@@ -68,7 +68,16 @@ def _merge(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
 def _fused(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float | None
 ) -> Tensor:
-    """Torch's fused kernel, which is fast only for 4-D q, k, v and a 2-D or 4-D mask: fold to that, and back."""
+    """Torch's fused kernel, which is fast only for 4-D q, k, v and a 2-D or 4-D mask."""
+    if q.ndim != 4 or q.shape[:2] != k.shape[:2] or k.shape[:2] != v.shape[:2] or (mask is not None and mask.ndim != 4):
+        return _folded(q, k, v, mask, causal, dropout, scale)
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)
+
+
+def _folded(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float | None
+) -> Tensor:
+    """The same for any leading dimensions: fold them into two, and unfold the result."""
     lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
 
     def fold(x: Tensor, lead: torch.Size) -> Tensor:
@@ -80,7 +89,7 @@ def _fused(
     if mask is not None and mask.ndim > 2:
         mask = fold(mask, lead) if len(lead) > 2 else mask[(None,) * (4 - mask.ndim)]
     mixed = F.scaled_dot_product_attention(
-        fold(q, lead), fold(k, lead), fold(v, lead), attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale
+        fold(q, lead), fold(k, lead), fold(v, lead), mask, dropout, causal, scale=scale
     )
     return mixed.reshape(*lead, *mixed.shape[-2:])
 

@@ -19,11 +19,21 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape → the same shape."""
+        keep = self._draw(x)
+        return x if keep is None else x * keep
+
+    def onto(self, x: Tensor, change: Tensor) -> Tensor:
+        """Dropout of the change, added to x: in one pass over memory."""
+        keep = self._draw(change)
+        return x + change if keep is None else torch.addcmul(x, change, keep)
+
+    def _draw(self, x: Tensor) -> Tensor | None:
+        """What to multiply x with: 0 or the scale, one for each element; None if all stay as they are."""
         if not self.training or not self.cut:
-            return x
+            return None
         draws = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device).random_(-(2**63), None)
         keep = draws.view(torch.uint8)[: x.numel()].view(x.shape) >= self.cut
-        return x * keep.to(x.dtype).mul_(256 / (256 - self.cut))
+        return keep.to(x.dtype).mul_(256 / (256 - self.cut))
 
     def extra_repr(self) -> str:
         """Shown by `print(model)`."""

@@ -23,4 +23,4 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        return self.down(torch.relu(self.up(x)))
+        return self.down(torch.relu_(self.up(x)))  # in place: nobody else reads it

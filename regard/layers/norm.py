@@ -27,7 +27,7 @@ class NormFirst(nn.Module):
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
-        return x + self.dropout(f(self.norm(x)))
+        return self.dropout.onto(x, f(self.norm(x)))
 
     @staticmethod
     def end(dim: int) -> nn.Module:
@@ -48,7 +48,7 @@ class NormLast(nn.Module):
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
-        return self.norm(x + self.dropout(f(x)))
+        return self.norm(self.dropout.onto(x, f(x)))
 
     @staticmethod
     def end(dim: int) -> nn.Module:

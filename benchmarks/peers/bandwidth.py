@@ -1,0 +1,25 @@
+"""How fast can weights be read?  The limit of a search on one sentence, where a step uses each weight once."""
+
+from typing import Any
+
+import torch
+from worker import serve, timed
+
+TIMES = 500
+held: dict[str, Any] = {}
+
+
+def prepare(floats: int, width: int) -> None:
+    """A float32 matrix of about so many numbers, as wide as the model."""
+    held["matrix"], held["vector"] = torch.randn(floats // width, width), torch.randn(width)
+    held["out"] = torch.empty(floats // width)
+
+
+def repeat() -> dict[str, float]:
+    """Multiply it with a vector, by all threads, again and again."""
+    seconds, _ = timed(lambda: [torch.mv(held["matrix"], held["vector"], out=held["out"]) for _ in range(TIMES)])
+    return {"seconds": seconds, "bytes": TIMES * held["matrix"].nbytes}
+
+
+if __name__ == "__main__":
+    serve({"prepare": prepare, "repeat": repeat})

@@ -1,0 +1,59 @@
+"""regard's training step, part for part the one of `regard train` (regard/train/loop.py), without its log.
+
+Norm first, fused Adam, the gradient's norm looked at but not clipped, as in the recipe multi30k, and freed memory kept.
+"""
+
+import math
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from worker import Training, parameters, serve_training
+
+from regard.data.batch import Batch
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.train import memory
+from regard.train.objectives import translate
+from regard.train.optim import adam
+from regard.version import VERSION
+
+KEPT = ExitStack()  # for as long as the worker lives
+
+
+def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training:
+    config = TransformerConfig(
+        vocab=shape["vocab"],
+        dim=shape["dim"],
+        depth=shape["depth"],
+        heads=shape["heads"],
+        widen=shape["mlp"] // shape["dim"],
+        dropout=shape["dropout"],
+    )
+    model, smoothing = Transformer(config).train(), shape["smoothing"]
+    optimizer = adam(model)
+    KEPT.enter_context(memory.kept())  # the allocator, as `regard train` sets it
+
+    def step(batch: Batch, rate: float = shape["rate"]) -> tuple[float, float]:
+        tokens = batch.tokens
+        loss, nll = translate(model, batch, smoothing)
+        (loss / tokens).backward()
+        seen = float(nll) / tokens
+        norm = float(nn.utils.clip_grad_norm_(model.parameters(), math.inf))
+        if not math.isfinite(seen + norm):
+            raise ValueError(f"the loss is {seen:.3g} and its gradient {norm:.3g}")
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return float(loss) / tokens, seen
+
+    batches = [Batch(*pair) for pair in pairs]
+    about = {"version": VERSION, "torch": torch.__version__, "parameters": parameters(model), "given": "fused Adam"}
+    curve = lambda rates: [step(batch, rate)[1] for batch, rate in zip(batches, rates, strict=True)]  # noqa: E731
+    keep = lambda file: torch.save(model.state_dict(), file)  # noqa: E731
+    return Training(lambda batch: step(batch)[0], batches, about, {"curve": curve, "keep": keep})
+
+
+if __name__ == "__main__":
+    serve_training(begin)

@@ -1,0 +1,367 @@
+"""How fast does regard translate, beside CTranslate2 and Hugging Face's `generate`?  One table per question, and JSON.
+
+The sentences are the English ones of Multi30k test_2016_flickr; the model is a small one (dim 256, 3 + 3 layers, vocabulary
+10,000), trained here if it is not there yet.  All sides have the very same weights, get the same token numbers and return
+token numbers; each runs at its best settings, found by a sweep before each question.  Then they take turns.
+
+    python benchmarks/translation.py --repeats 5
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import rig
+from peers import to_marian
+from rich.console import Console
+from rich.table import Table
+from rig import Peer, Spread, Worker, say
+
+import regard
+from regard.data.corpus import find_split
+from regard.train.metrics import score
+
+RUN = Path("runs/bench-small")
+TRAIN = ["multi30k", "model=small", "model.norm=last", "model.dropout=0.2", "data.vocab=10000", "train.lr=2e-3",
+         "train.clip=1.0", "train.steps=1000", "train.warmup=600", "train.eval_every=250", "train.average=5"]  # fmt: skip
+SPLIT = "test_2016_flickr"
+ALONE = 200  # sentences translated one at a time
+PROBES = 8  # sentences on which all sides must give the same logits
+PEERS = [
+    Peer("regard", "ours_translation.py"),
+    Peer("transformers", "hf_generate.py", "hf.txt"),
+    Peer("CTranslate2", "ct2.py", "ct2.txt"),
+    Peer("CTranslate2, CT2_USE_MKL=0", "ct2.py", "ct2.txt", {"CT2_USE_MKL": "0"}),
+    Peer("CTranslate2, CT2_PACKED_GEMM=1", "ct2.py", "ct2.txt", {"CT2_PACKED_GEMM": "1"}),
+]
+BATCHED_LIMIT = Peer("fp32 matrix product", "gemm.py")
+ALONE_LIMIT = Peer("memory bandwidth", "bandwidth.py")
+
+
+@dataclass(frozen=True)
+class Question:
+    """One table: a search, a precision, and whether sentences come together or alone."""
+
+    beam: int
+    precision: str
+    alone: bool = False
+
+    @property
+    def name(self) -> str:
+        """As a title."""
+        search = "greedy" if self.beam == 1 else f"beam {self.beam}"
+        return f"{search}, {self.precision}, {'one sentence at a time' if self.alone else 'all sentences at once'}"
+
+
+QUESTIONS = [
+    Question(1, "float32"),
+    Question(5, "float32"),
+    Question(1, "int8"),
+    Question(5, "int8"),
+    Question(1, "float32", alone=True),
+    Question(1, "int8", alone=True),
+]
+
+
+def stages(side: str, alone: bool) -> list[list[dict[str, Any]]]:
+    """What to try: each stage builds on the best of the one before."""
+    cores = rig.threads()
+    if side == "regard":
+        return [[{}]] if alone else [[{"batch": size} for size in (64, 128, 256)]]
+    if side == "transformers":
+        return [[{"threads": n} for n in sorted({1, cores})]] if alone else [[{"batch": n} for n in (32, 64, 128)]]
+    if alone:
+        return [[{"inter_threads": 1, "intra_threads": n} for n in sorted({1, cores})]]
+    first = {"max_batch_size": 32, "batch_type": "examples"}
+    spread = [{"inter_threads": a, "intra_threads": b, **first} for a, b in sorted({(cores, 1), (1, cores)})]
+    sizes = {"examples": (16, 32, 64, 128), "tokens": (1024, 4096)}
+    return [spread, [{"max_batch_size": n, "batch_type": unit} for unit, several in sizes.items() for n in several]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is translated, and by what sizes the work is counted."""
+
+    texts: list[str]
+    references: list[str]
+    sources: list[list[int]]
+    limits: list[int]  # the most tokens each translation may have; CTranslate2 takes the largest for all
+    translator: Any
+
+    def flops(self, answers: list[list[int]], width: int) -> float:
+        """Floating-point operations of the matrix products that the sentences need, without padding.
+
+        Ends are counted; each of `width` beams takes all steps of the best answer.
+        """
+        c = self.translator.model.config
+        mlp, total = 2 * c.dim * c.widen * c.dim, 0.0
+        for source, answer in zip(self.sources, answers, strict=False):
+            s, t = len(source) + 1, len(answer) + 1
+            encoder = s * (4 * c.dim**2 + mlp + 2 * s * c.dim)
+            memory = s * 2 * c.dim**2
+            decoder = t * (6 * c.dim**2 + mlp + 2 * s * c.dim) + t * (t + 1) * c.dim
+            total += 2 * (c.depth * (encoder + memory + width * decoder) + width * t * c.dim * c.vocab)
+        return total
+
+    def floats(self) -> tuple[int, int]:
+        """Weights that a sentence reads once, and those that each step reads."""
+        c = self.translator.model.config
+        mlp = 2 * c.dim * c.widen * c.dim
+        return c.depth * (6 * c.dim**2 + mlp), c.depth * (6 * c.dim**2 + mlp) + c.dim * c.vocab
+
+    def gbytes(self, answers: list[list[int]], precision: str) -> float:
+        """Weights read for these answers, each sentence alone."""
+        once, step = self.floats()
+        size = 1 if precision == "int8" else 4
+        return sum(once + step * (len(answer) + 1) for answer in answers) * size / 1e9
+
+
+@dataclass
+class Chosen:
+    """A side at its best, or why it is not measured."""
+
+    worker: Worker | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    tried: list[dict[str, Any]] = field(default_factory=list)
+    reason: str = ""
+
+    def spell(self) -> str:
+        """As a cell of a table."""
+        environ = self.worker.name.split(", ")[1:] if self.worker else []
+        return ", ".join([*(f"{key} {value}" for key, value in self.settings.items()), *environ]) or "default"
+
+
+def main() -> None:
+    """Ask all questions, print the tables, save the figures."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--run", type=Path, default=RUN, help="a run folder; trained first if it is not there")
+    options.add_argument("--repeats", type=int, default=5)
+    options.add_argument("--sentences", type=int, default=1000)
+    asked = options.parse_args()
+    train(asked.run)
+    task = gather(asked.run, asked.sentences)
+    marian = to_marian.write(
+        asked.run, rig.HERE / ".cache", list(zip(task.texts, task.references, strict=True))[:PROBES]
+    )
+    given = {"run": str(asked.run.resolve()), "marian": str(marian.resolve()),
+             "sources": task.sources, "limits": task.limits}  # fmt: skip
+    workers, missing = rig.start(PEERS, {}, given)
+    versions = {worker.name: worker.ask("versions") for worker in workers}
+    limits, without = start_limits(task)
+    try:
+        found = [measure(question, task, workers, limits, asked.repeats) for question in QUESTIONS]
+        scale = grow(task, workers)
+    finally:
+        for worker in (*workers, *limits.values()):
+            worker.stop()
+    missing |= without
+    agreement = agree(task, found)
+    show(found, agreement, scale, asked.repeats)
+    for name, reason in missing.items():
+        print(f"{name} is not measured: {reason}")
+    for one in found:
+        one.pop("answers")
+    settings = {"sentences": len(task.texts), "alone": min(ALONE, len(task.texts)), "repeats": asked.repeats,
+                "split": SPLIT, "run": asked.run.name, "trained as": TRAIN if asked.run == RUN else None,
+                "model": asdict(task.translator.model.config)}  # fmt: skip
+    result = {"settings": settings, "versions": versions, "missing": missing, "questions": found,
+              "agreement": agreement, "scale": scale}  # fmt: skip
+    say(f"saved in {rig.save('translation', result).relative_to(rig.HERE.parent)}")
+
+
+def train(folder: Path) -> None:
+    """Train the model, or go on where training stopped; a finished run has its README."""
+    if (folder / "README.md").exists() or (folder != RUN and (folder / "model.safetensors").exists()):
+        return
+    begun = (folder / "run.toml").exists()
+    changes = ["multi30k", "--resume"] if begun else TRAIN
+    say(f"training {folder} first")
+    subprocess.run([sys.executable, "-m", "regard", "train", *changes, "--out", str(folder)], check=True)
+
+
+def gather(run: Path, count: int) -> Task:
+    """The sentences, encoded once for all sides."""
+    translator = regard.load(run, device="cpu")
+    pairs = list(islice(find_split(translator.run.data, SPLIT).pairs(), count))
+    texts, references = ([pair[side] for pair in pairs] for side in (0, 1))
+    sources = translator.tokenizer.encode(texts)
+    return Task(texts, references, sources, [translator.limit(len(ids)) for ids in sources], translator)
+
+
+def start_limits(task: Task) -> tuple[dict[bool, Worker], dict[str, str]]:
+    """The workers that measure what the machine can do: for sentences together (False) and alone (True)."""
+    _, step = task.floats()
+    floats = {"floats": step, "width": task.translator.model.config.dim}
+    ready, missing = {}, {}
+    for alone, peer, given in ((False, BATCHED_LIMIT, {}), (True, ALONE_LIMIT, floats)):
+        workers, reasons = rig.start([peer], {}, given)
+        missing |= reasons
+        ready.update((alone, worker) for worker in workers)
+    return ready, missing
+
+
+def measure(question: Question, task: Task, workers: list[Worker], limits: dict[bool, Worker], repeats: int) -> Any:
+    """All sides in turn, each at its best; → what the table says of each, and the answers."""
+    say(question.name)
+    rows = min(ALONE, len(task.texts)) if question.alone else len(task.texts)
+    chosen = {side: sweep(side, mine, question, rows) for side, mine in by_side(workers).items()}
+    ready = {side: one.worker for side, one in chosen.items() if one.worker}
+    if not ready:
+        return {"name": question.name, **asdict(question), "sides": {}, "answers": {}, "limit": None,
+                "left out": {side: one.reason for side, one in chosen.items()}}  # fmt: skip
+    limit = [limits[question.alone]] if question.alone in limits else []
+    found = rig.interleave([*ready.values(), *limit], repeats, "repeat")
+    answers = {side: worker.ask("answers") for side, worker in ready.items()}
+    needed = next(iter(answers.values()))  # the work is counted for one side's answers: the first's
+    work = task.gbytes(needed, question.precision) if question.alone else task.flops(needed, question.beam) / 1e9
+    most = [one.get("flops", one.get("bytes")) / one["seconds"] / 1e9 for worker in limit for one in found[worker.name]]
+    seconds = {side: [one["seconds"] for one in found[worker.name]] for side, worker in ready.items()}
+    sides = {}
+    for side, times in seconds.items():
+        speeds = [rows / sum(one) for one in times]
+        sides[side] = {
+            "settings": chosen[side].spell(),
+            "tried": chosen[side].tried,
+            "sentences/s": Spread.of(speeds),
+            **({"p50 ms": part(times, 50), "p95 ms": part(times, 95)} if question.alone else {}),
+            "regard is faster by": rig.ratio(costs(times, question), costs(seconds["regard"], question))
+            if "regard" in seconds else None,
+            "of the limit": rig.ratio([work / sum(one) for one in times], most) if most else None,
+        }  # fmt: skip
+    return {"name": question.name, **asdict(question), "rows": rows, "sides": sides, "answers": answers,
+            "limit": Spread.of(most) if most else None, "work": work,
+            "left out": {side: one.reason for side, one in chosen.items() if one.reason}}  # fmt: skip
+
+
+def by_side(workers: Iterable[Worker]) -> dict[str, list[Worker]]:
+    """CTranslate2 has several workers, for settings that are fixed when it starts."""
+    found: dict[str, list[Worker]] = {}
+    for worker in workers:
+        found.setdefault(worker.name.partition(",")[0], []).append(worker)
+    return found
+
+
+def cost(seconds: list[float], question: Question) -> float:
+    """What is compared: the median sentence if each is alone, else the time of all."""
+    return statistics.median(seconds) if question.alone else sum(seconds)
+
+
+def costs(times: list[list[float]], question: Question) -> list[float]:
+    return [cost(one, question) for one in times]
+
+
+def part(times: list[list[float]], percent: int) -> Spread:
+    """A percentile of each repeat's sentences, in milliseconds."""
+    return Spread.of(1000 * sorted(one)[min(len(one) * percent // 100, len(one) - 1)] for one in times)
+
+
+def sweep(side: str, workers: list[Worker], question: Question, rows: int) -> Chosen:
+    """The best of all settings by the better of two runs each; what stands alone is not tried."""
+    best, steps = Chosen(), stages(side, question.alone)
+    what = {"beam": question.beam, "precision": question.precision, "rows": rows, "alone": question.alone}
+    for number, stage in enumerate(steps):
+        fastest, base, pool = float("inf"), best.settings, workers if number == 0 else [best.worker]
+        for worker, extra in [(worker, extra) for worker in pool if worker for extra in stage]:
+            settings = {**base, **extra}
+            try:
+                reason = worker.ask("choose", **what, settings=settings)
+                tries = 0 if reason or len(steps) == len(stage) == len(pool) == 1 else 2
+                seconds = min((cost(worker.ask("repeat")["seconds"], question) for _ in range(tries)), default=0.0)
+            except RuntimeError as error:
+                reason = str(error)
+            if reason:
+                return Chosen(reason=reason)
+            best.tried.append({"name": worker.name, **settings, "seconds": seconds})
+            if seconds < fastest:
+                fastest, best.worker, best.settings = seconds, worker, settings
+    if best.worker:
+        best.worker.ask("choose", **what, settings=best.settings)
+    say(f"  {side}: {best.spell()}")
+    return best
+
+
+def grow(task: Task, workers: list[Worker], most: int = 512) -> list[dict[str, float]]:
+    """Sentences a second of regard alone, by batch and beam; once each."""
+    [ours, *_] = by_side(workers).get("regard", [None])
+    rows, found = min(most, len(task.texts)), []
+    if ours is None:
+        return []
+    say("regard by batch and beam")
+    for beam in (1, 2, 5, 10):
+        for batch in (1, 4, 16, 64, 256):
+            ours.ask("choose", beam=beam, precision="float32", rows=rows, alone=False, settings={"batch": batch})
+            seconds = sum(ours.ask("repeat")["seconds"])
+            found.append({"beam": beam, "batch": batch, "sentences": rows, "sentences/s": rows / seconds})
+    return found
+
+
+def agree(task: Task, found: list[Any]) -> list[dict[str, Any]]:
+    """BLEU of each side's answers, and how many are token for token those of regard in float32, as far as its limit goes.
+
+    Only a model that repeats itself meets the limit: such answers are counted as cut.
+    """
+    rows = []
+    plain = {one["beam"]: one["answers"].get("regard") for one in found
+             if one["precision"] == "float32" and not one["alone"]}  # fmt: skip
+    for one in found:
+        for side, answers in one["answers"].items() if not one["alone"] else ():
+            texts = [task.translator.tokenizer.decode(ids) for ids in answers]
+            bleu = score(texts, [[reference] for reference in task.references], tokenised=False)[0]
+            ours = plain[one["beam"]]
+            within = [ids[:most] for ids, most in zip(answers, task.limits, strict=True)]
+            same = sum(a == b for a, b in zip(within, ours, strict=True)) / len(within) if ours else None
+            cut = sum(len(ids) >= most for ids, most in zip(answers, task.limits, strict=True))
+            rows.append({"side": side, "beam": one["beam"], "precision": one["precision"], "BLEU": bleu.value,
+                         "signature": bleu.signature, "same as regard float32": same, "cut": cut})  # fmt: skip
+    return rows
+
+
+def show(found: list[Any], agreement: list[dict[str, Any]], scale: list[Any], repeats: int) -> None:
+    """One table per question."""
+    console = Console(width=150)
+    for one in found:
+        console.print(speed_table(one, repeats))
+        for side, reason in one["left out"].items():
+            console.print(f"{side} is left out: {reason}", soft_wrap=True, markup=False)
+    same = Table("", "search", "precision", "BLEU", "tokens as regard float32", "cut", title="The answers")
+    for row in agreement:
+        like = row["same as regard float32"]
+        same.add_row(row["side"], f"beam {row['beam']}", row["precision"], f"{row['BLEU']:.2f}",
+                     "–" if like is None else f"{like:.1%}", str(row["cut"]))  # fmt: skip
+    console.print(same)
+    batches = sorted({row["batch"] for row in scale})
+    titled = "regard by batch and beam, float32, measured once"
+    grid = Table("sentences/s", *(f"batch {batch}" for batch in batches), title=titled)
+    for beam in sorted({row["beam"] for row in scale}):
+        grid.add_row(f"beam {beam}", *(f"{row['sentences/s']:,.1f}" for row in scale if row["beam"] == beam))
+    console.print(grid)
+
+
+def speed_table(one: Any, repeats: int) -> Table:
+    """Median and range of each side, the ratio, and what share of the machine's limit it uses."""
+    unit = "GB/s" if one["alone"] else "GFLOP/s of float32"
+    bound = f"limit {one['limit'].median:,.0f} {unit}" if one["limit"] else "limit not measured"
+    measured = ["p50 ms", "p95 ms"] if one["alone"] else ["sentences/s"]
+    titled = f"{one['name']}; {one.get('rows', 0):,} sentences, {repeats} repeats; {bound}"
+    table = Table("", "settings", *measured, "regard is × as fast", "of the limit", title=titled)
+    for side, cells in one["sides"].items():
+        form = ",.2f" if one["alone"] else ",.1f"
+        faster, share = cells["regard is faster by"], cells["of the limit"]
+        table.add_row(
+            side,
+            cells["settings"],
+            *(cells[key].text(form) for key in measured),
+            faster.text(".2f") if faster and side != "regard" else "–",
+            f"{share.median:.1%}" if share else "–",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    main()
