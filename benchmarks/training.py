@@ -105,7 +105,7 @@ def measure(size: str, allocator: str, repeats: int, found: list[Batch], file: P
     finally:
         for worker in workers:
             worker.stop()
-    limits = [answer["flops_per_s"] for answer in answers.pop(GEMM)]
+    limits = [answer["per_s"] for answer in answers.pop(GEMM)]
     needed = sum(flops(batch, shape) for batch in found)
     for name, told in answers.items():
         peers[name] |= {

@@ -220,7 +220,7 @@ def measure(question: Question, task: Task, workers: list[Worker], limits: dict[
     answers = {side: worker.ask("answers") for side, worker in ready.items()}
     needed = next(iter(answers.values()))  # the work is counted for one side's answers: the first's
     work = task.gbytes(needed, question.precision) if question.alone else task.flops(needed, question.beam) / 1e9
-    most = [one.get("flops", one.get("bytes")) / one["seconds"] / 1e9 for worker in limit for one in found[worker.name]]
+    most = [one["per_s"] / 1e9 for worker in limit for one in found[worker.name]]
     seconds = {side: [one["seconds"] for one in found[worker.name]] for side, worker in ready.items()}
     sides = {}
     for side, times in seconds.items():

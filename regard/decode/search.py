@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.decode.highest import highest
+from regard.decode.highest import highest, log_total
 from regard.decode.step import Steps, take
 
 __all__ = ["Hypothesis", "beam", "greedy", "sample"]
@@ -33,7 +33,11 @@ def greedy(
     model: Steps, source: Tensor, limits: Tensor, *, bos: int, eos: int, penalty: float = 1.0
 ) -> list[Hypothesis]:
     """The likeliest token, each time.  `limits` (B,) is the most tokens for each sentence, its end counted."""
-    return _roll(model, source, limits, lambda logits: highest(logits, 1)[1].squeeze(1), bos, eos, penalty)
+
+    def best(logits: Tensor) -> Tensor:
+        return highest(logits[:, None], 1)[1]
+
+    return _roll(model, source, limits, best, bos, eos, penalty)
 
 
 def sample(
@@ -62,7 +66,7 @@ def sample(
             logits = logits.masked_fill(
                 torch.zeros_like(before, dtype=torch.bool).scatter(-1, where, before >= top_p), -math.inf
             )
-        return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
+        return torch.multinomial(logits.softmax(-1), 1, generator=generator)
 
     return _roll(model, source, limits, draw, bos, eos, penalty)
 
@@ -71,29 +75,36 @@ def sample(
 def _roll(
     model: Steps, source: Tensor, limits: Tensor, choose: Callable[[Tensor], Tensor], bos: int, eos: int, penalty: float
 ) -> list[Hypothesis]:
-    """Step all sentences together; those that have ended leave the batch, several at once."""
+    """Step all sentences together; those that have ended leave the batch, several at once.
+
+    `choose` gives the next token (B, 1) by the logits (B, V).
+    """
     found: list[Hypothesis | None] = [None] * len(source)
-    sentence = torch.arange(len(source), device=source.device)  # (B,): which sentence a row is
-    token = torch.full_like(sentence, bos)
+    said: list[list[int]] = [[] for _ in range(len(source))]
+    most: list[int] = limits.tolist()
+    rows = list(range(len(source)))  # the sentence of each row; -1 once it has ended
+    token = torch.full((len(source),), bos, device=source.device)
     total = torch.zeros(len(source), device=source.device)
-    going = torch.ones_like(sentence, dtype=torch.bool)
-    said = token.new_empty(len(source), 0)  # (B, t)
     state = model.start(source)
-    while len(sentence):
+    while rows:
         logits, state = model.step(token, state)  # (B, V)
-        token = choose(logits)
-        total = total + logits.gather(1, token[:, None]).squeeze(1) - logits.logsumexp(-1)
-        said = torch.cat((said, token[:, None]), 1)
-        over = going & ((token == eos) | (said.shape[1] >= limits[sentence]))
-        going = going & ~over
-        for row in over.nonzero()[:, 0].tolist():
-            ids: list[int] = said[row].tolist()
-            found[int(sentence[row])] = Hypothesis(
-                ids[:-1] if ids[-1] == eos else ids, _score(float(total[row]), len(ids), penalty)
+        chosen = choose(logits)  # (B, 1)
+        total += logits.gather(1, chosen).squeeze(1) - log_total(logits)
+        token = chosen.squeeze(1)
+        for row, (i, one) in enumerate(zip(rows, token.tolist(), strict=True)):
+            if i < 0:
+                continue
+            said[i].append(one)
+            if one == eos or len(said[i]) >= most[i]:
+                ids = said[i][:-1] if one == eos else said[i]
+                found[i] = Hypothesis(ids, _score(float(total[row]), len(said[i]), penalty))
+                rows[row] = -1
+        stay = [row for row, i in enumerate(rows) if i >= 0]
+        if len(stay) <= STAY * len(rows):
+            state, token, total = take(
+                (state, token, total), torch.tensor(stay, dtype=torch.long, device=source.device)
             )
-        stay = going.nonzero()[:, 0]
-        if len(stay) <= STAY * len(going):
-            state, token, total, said, sentence, going = take((state, token, total, said, sentence, going), stay)
+            rows = [rows[row] for row in stay]
     return [one for one in found if one is not None]
 
 
@@ -145,11 +156,9 @@ def beam(
 def _grow(score: Tensor, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """The best continuations of the beams (B, W): their scores, their parents and their last tokens, each (B, count).
 
-    logits (B · W, V).  What is best of all is among the best of each beam, so no more is ever scored.
+    logits (B · W, V).
     """
-    width = score.shape[1]
-    most = min(count, logits.shape[-1])
-    each, token = highest(logits, most)  # (B · W, most)
-    each = (each - logits.logsumexp(-1, keepdim=True)).view(-1, width, most)
-    best, where = (score[:, :, None] + each).flatten(1).topk(count)  # (B, count)
-    return best, where // most, token.view(-1, width * most).gather(1, where)
+    vocab = logits.shape[-1]
+    logits = logits.view(*score.shape, vocab)
+    best, where = highest(logits, count, score - log_total(logits.flatten(0, 1)).view_as(score))  # (B, count)
+    return best, where // vocab, where % vocab

@@ -38,25 +38,22 @@ class Cache:
     def __init__(self, room: _Room | None = None, used: int = 0):
         self.room, self.used = room, used
 
-    @torch.no_grad()
-    def add(self, now: KeysValues) -> "Cache":
-        """These tokens, followed by later ones (B, H, K, E)."""
-        used = self.used + now.keys.shape[2]
+    def add(self, now: Tensor) -> "Cache":
+        """These tokens, followed by later ones: their keys and values (2, B, H, K, E)."""
+        used = self.used + now.shape[3]
         room = self.room
         if room is None or room.filled != self.used or used > room.both.shape[3]:
-            room = _Room(now.keys, len(now.keys), max(ROOM, 2 * used))
+            room = _Room(now, now.shape[1], max(ROOM, 2 * used))
             if self.room is not None:
                 room.both[:, :, :, : self.used] = self.room.both[:, :, :, : self.used]
-        room.both[0, :, :, self.used : used] = now.keys
-        room.both[1, :, :, self.used : used] = now.values
+        room.both[:, :, :, self.used : used] = now.detach()
         room.filled = used
         return Cache(room, used)
 
     def all(self) -> KeysValues:
         """All tokens so far, (B, H, K, E)."""
         assert self.room is not None
-        keys, values = self.room.both[:, :, :, : self.used]
-        return KeysValues(keys, values)
+        return KeysValues(*self.room.both[:, :, :, : self.used].unbind())
 
     @torch.no_grad()
     def take(self, rows: Tensor) -> "Cache":
@@ -64,7 +61,7 @@ class Cache:
         if self.room is None:
             return self
         both = self.room.both
-        room = _Room(both[0], len(rows), both.shape[3])
+        room = _Room(both, len(rows), both.shape[3])
         room.filled = self.used
         torch.index_select(both[:, :, :, : self.used], 1, rows, out=room.both[:, :, :, : self.used])
         return Cache(room, self.used)

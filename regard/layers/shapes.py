@@ -1,6 +1,6 @@
 """Named reshapes, so that no model file holds a `view(...).transpose(...)` chain.
 
-Shapes: B batch, T tokens, D width, H heads, E = D / H width of one head.
+Shapes: B batch, T tokens, P parts, D width, H heads, E = D / H width of one head.
 """
 
 from torch import Tensor
@@ -8,9 +8,9 @@ from torch import Tensor
 __all__ = ["join_heads", "split_heads"]
 
 
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """Cut the width into heads: (B, T, D) → (B, H, T, E)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+def split_heads(x: Tensor, heads: int, parts: int = 1) -> Tensor:
+    """Cut a width that holds some vectors side by side into those, and each into heads: (B, T, P · D) → (P, B, H, T, E)."""
+    return x.view(*x.shape[:2], parts, heads, -1).permute(2, 0, 3, 1, 4)
 
 
 def join_heads(x: Tensor) -> Tensor:
