@@ -21,8 +21,11 @@ def highest(x: Tensor, k: int, add: Tensor | None = None) -> tuple[Tensor, Tenso
     """
     batch, width, vocab = x.shape
     depth = vocab // COLUMNS
-    if x.device.type != "cpu" or batch * width < 4 or depth * k * 4 > width * vocab or depth < 2:
+    if x.device.type != "cpu" or depth * k * 4 > width * vocab or depth < 2:
         return (x if add is None else x + add[:, :, None]).flatten(1).topk(k)
+    if k == batch == width == 1:  # many small steps would take longer than one that is not so quick
+        value, place = x.max(2)
+        return value if add is None else value + add, place
     whole = depth * COLUMNS  # what is left over, fewer than COLUMNS, are columns of one number each
     tops = torch.cat(
         (x[:, :, :whole].view(batch, width, depth, COLUMNS).amax(2), x[:, :, whole:]), 2
@@ -41,10 +44,10 @@ def highest(x: Tensor, k: int, add: Tensor | None = None) -> tuple[Tensor, Tenso
 
 def log_total(logits: Tensor) -> Tensor:
     """The logarithm of the sum of all exponentials of each row: (R, V) → (R,); `logits.logsumexp(-1)` in small blocks."""
-    if logits.device.type != "cpu" or len(logits) < ROWS:
+    if logits.device.type != "cpu":
         return logits.logsumexp(-1)
     top = logits.amax(-1, keepdim=True)
-    total, odds = torch.empty_like(top), logits.new_empty(ROWS, logits.shape[-1])
+    total, odds = torch.empty_like(top), logits.new_empty(min(ROWS, len(logits)), logits.shape[-1])
     for first in range(0, len(logits), ROWS):
         some = slice(first, min(first + ROWS, len(logits)))
         block = torch.sub(logits[some], top[some], out=odds[: some.stop - first])

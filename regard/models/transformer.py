@@ -76,7 +76,7 @@ class State(NamedTuple):
     """
 
     memory: tuple[KeysValues, ...]  # the source, projected once for each decoder block
-    mask: Tensor  # (B, 1, 1, S): the source's real tokens
+    mask: Tensor | None  # (B, 1, 1, S): the source's real tokens; None = all
     past: tuple[Cache, ...]  # the target so far, for each decoder block
     seen: Tensor | None = None  # (B, 1, W, K): which keys of the past are a beam's own; None = all
     beams: int = 1
@@ -87,13 +87,13 @@ class State(NamedTuple):
         rows = rows if rows.ndim == 2 else rows[:, None]
         sentence, parent = rows[:, 0] // self.beams, rows % self.beams
         memory, mask, past, seen = self.memory, self.mask, self.past, self.seen
-        if not torch.equal(sentence, torch.arange(len(mask), device=rows.device)):  # else nothing is copied
+        if not torch.equal(sentence, torch.arange(len(memory[0].keys), device=rows.device)):  # else nothing is copied
             memory = tuple(KeysValues(*(x.index_select(0, sentence) for x in part)) for part in memory)
-            mask = mask.index_select(0, sentence)
+            mask = None if mask is None else mask.index_select(0, sentence)
             past = tuple(part.take(sentence) for part in past)
             seen = None if seen is None else seen.index_select(0, sentence)
         if seen is None and rows.shape[1] > 1:
-            seen = mask.new_ones(len(mask), 1, 1, past[0].used)
+            seen = torch.ones(len(rows), 1, 1, past[0].used, dtype=torch.bool, device=rows.device)
         if seen is not None:
             seen = seen.gather(2, parent[:, None, :, None].expand(-1, -1, -1, seen.shape[-1]))
         return State(memory, mask, past, seen, rows.shape[1], self.place)
@@ -152,7 +152,8 @@ class Transformer(nn.Module):
         """Read the source (B, S) once; cross keys and values are projected here and never again."""
         memory, mask = self.encode(source)
         ready = tuple(block.cross.keys_values(memory) for block in self.decoder)
-        return State(ready, mask, tuple(Cache() for _ in self.decoder))
+        padded = not mask.all()  # if not, each step is the quicker for it
+        return State(ready, mask if padded else None, tuple(Cache() for _ in self.decoder))
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
         """One token further: token (B · W,) → logits (B · W, V) and the state after it."""
