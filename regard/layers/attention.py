@@ -116,23 +116,23 @@ class Attention(nn.Module):
 
     def queries(self, x: Tensor) -> Tensor:
         """Project what looks: (B, Q, D) → (B, H, Q, E)."""
-        return split_heads(self.qkv.part(x, 0, self.dim), self.heads)[0]
+        [q] = split_heads(self.qkv.part(x, 0, self.dim), self.heads)
+        return q
 
     def keys_values(self, memory: Tensor) -> KeysValues:
         """Project what may be looked at: (B, K, D) → keys and values (B, H, K, E)."""
-        return KeysValues(*split_heads(self.qkv.part(memory, self.dim, 3 * self.dim), self.heads, 2).unbind())
+        return KeysValues(*split_heads(self.qkv.part(memory, self.dim, 3 * self.dim), self.heads, 2))
 
-    def all_three(self, x: Tensor) -> Tensor:
-        """Queries, keys and values of tokens that look at each other, in one product: (B, T, D) → (3, B, H, T, E)."""
-        return split_heads(self.qkv(x), self.heads, 3)
+    def all_three(self, x: Tensor) -> tuple[Tensor, KeysValues]:
+        """Queries, keys and values of tokens that look at each other, in one product."""
+        q, k, v = split_heads(self.qkv(x), self.heads, 3)
+        return q, KeysValues(k, v)
 
     def forward(self, x: Tensor, memory: KeysValues | None = None, *, bias: Tensor | None = None,
                 mask: Tensor | None = None, causal: bool = False) -> Tensor:  # fmt: skip
         """Let each token of x (B, Q, D) look at the memory, or at x itself; → (B, Q, D)."""
-        if memory is None:
-            q, k, v = self.all_three(x).unbind()
-            return self.look(q, KeysValues(k, v), bias=bias, mask=mask, causal=causal)
-        return self.look(self.queries(x), memory, bias=bias, mask=mask, causal=causal)
+        q, memory = self.all_three(x) if memory is None else (self.queries(x), memory)
+        return self.look(q, memory, bias=bias, mask=mask, causal=causal)
 
     def look(self, q: Tensor, memory: KeysValues, *, bias: Tensor | None = None,
              mask: Tensor | None = None, causal: bool = False) -> Tensor:  # fmt: skip

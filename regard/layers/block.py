@@ -57,9 +57,9 @@ class DecoderBlock(nn.Module):
 
         def look_back(h: Tensor) -> Tensor:
             nonlocal past
-            qkv = self.attn.all_three(h)  # (3, B, H, W, E)
-            past = past.add(qkv[1:])
-            return self.attn.look(qkv[0], past.all(), mask=seen)
+            q, now = self.attn.all_three(h)
+            past = past.add(now)
+            return self.attn.look(q, past.all(), mask=seen)
 
         x = self.around_attn(x, look_back)
         x = self.around_cross(x, lambda h: self.cross(h, memory, mask=mask))

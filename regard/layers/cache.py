@@ -38,15 +38,15 @@ class Cache:
     def __init__(self, room: _Room | None = None, used: int = 0):
         self.room, self.used = room, used
 
-    def add(self, now: Tensor) -> "Cache":
-        """These tokens, followed by later ones: their keys and values (2, B, H, K, E)."""
-        used = self.used + now.shape[3]
+    def add(self, now: KeysValues) -> "Cache":
+        """These tokens, followed by later ones (B, H, K, E)."""
+        used = self.used + now.keys.shape[2]
         room = self.room
         if room is None or room.filled != self.used or used > room.both.shape[3]:
-            room = _Room(now, now.shape[1], max(ROOM, 2 * used))
+            room = _Room(now.keys, len(now.keys), max(ROOM, 2 * used))
             if self.room is not None:
                 room.both[:, :, :, : self.used] = self.room.both[:, :, :, : self.used]
-        room.both[:, :, :, self.used : used] = now.detach()
+        torch.stack((now.keys.detach(), now.values.detach()), out=room.both[:, :, :, self.used : used])
         room.filled = used
         return Cache(room, used)
 

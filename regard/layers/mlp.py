@@ -23,4 +23,5 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        return self.down(torch.relu_(self.up(x)))  # in place: nobody else reads it
+        hidden = torch.relu_(self.up(x.flatten(0, -2)))  # in place: a product of two matrices is read by nobody else
+        return self.down(hidden).view_as(x)

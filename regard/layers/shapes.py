@@ -8,9 +8,9 @@ from torch import Tensor
 __all__ = ["join_heads", "split_heads"]
 
 
-def split_heads(x: Tensor, heads: int, parts: int = 1) -> Tensor:
-    """Cut a width that holds some vectors side by side into those, and each into heads: (B, T, P · D) → (P, B, H, T, E)."""
-    return x.view(*x.shape[:2], parts, heads, -1).permute(2, 0, 3, 1, 4)
+def split_heads(x: Tensor, heads: int, parts: int = 1) -> list[Tensor]:
+    """Cut a width that holds some vectors side by side into those, and each into heads: (B, T, P · D) → P × (B, H, T, E)."""
+    return [part.transpose(1, 2) for part in x.view(*x.shape[:2], parts, heads, -1).unbind(2)]
 
 
 def join_heads(x: Tensor) -> Tensor:
