@@ -32,6 +32,7 @@ TRAIN = ["multi30k", "model=small", "model.norm=last", "model.dropout=0.2", "dat
          "train.clip=1.0", "train.steps=1000", "train.warmup=600", "train.eval_every=250", "train.average=5"]  # fmt: skip
 SPLIT = "test_2016_flickr"
 ALONE = 200  # sentences translated one at a time
+TRIED = 300  # sentences on which settings are tried
 PROBES = 8  # sentences on which all sides must give the same logits
 PEERS = [
     Peer("regard", "ours_translation.py"),
@@ -264,13 +265,14 @@ def part(times: list[list[float]], percent: int) -> Spread:
 def sweep(side: str, workers: list[Worker], question: Question, rows: int) -> Chosen:
     """The best of all settings by the better of two runs each; what stands alone is not tried."""
     best, steps = Chosen(), stages(side, question.alone)
-    what = {"beam": question.beam, "precision": question.precision, "rows": rows, "alone": question.alone}
+    what = {"beam": question.beam, "precision": question.precision, "alone": question.alone}
+    some = min(rows, TRIED)
     for number, stage in enumerate(steps):
         fastest, base, pool = float("inf"), best.settings, workers if number == 0 else [best.worker]
         for worker, extra in [(worker, extra) for worker in pool if worker for extra in stage]:
             settings = {**base, **extra}
             try:
-                reason = worker.ask("choose", **what, settings=settings)
+                reason = worker.ask("choose", **what, rows=some, settings=settings)
                 tries = 0 if reason or len(steps) == len(stage) == len(pool) == 1 else 2
                 seconds = min((cost(worker.ask("repeat")["seconds"], question) for _ in range(tries)), default=0.0)
             except RuntimeError as error:
@@ -281,12 +283,12 @@ def sweep(side: str, workers: list[Worker], question: Question, rows: int) -> Ch
             if seconds < fastest:
                 fastest, best.worker, best.settings = seconds, worker, settings
     if best.worker:
-        best.worker.ask("choose", **what, settings=best.settings)
+        best.worker.ask("choose", **what, rows=rows, settings=best.settings)
     say(f"  {side}: {best.spell()}")
     return best
 
 
-def grow(task: Task, workers: list[Worker], most: int = 512) -> list[dict[str, float]]:
+def grow(task: Task, workers: list[Worker], most: int = 128) -> list[dict[str, float]]:
     """Sentences a second of regard alone, by batch and beam; once each."""
     [ours, *_] = by_side(workers).get("regard", [None])
     rows, found = min(most, len(task.texts)), []

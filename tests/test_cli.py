@@ -99,6 +99,15 @@ def test_samples_are_the_same_for_the_same_seed(regard, small_run):
     assert once != other
 
 
+def test_precision_int8_translates_and_float32_is_as_without_it(regard, small_run):
+    words = ("translate", small_run, "a b c", "", "d e f g")
+    small = regard(*words, "--precision", "int8")
+    assert (small.code, small.err) == (0, "")
+    assert len(small.out.splitlines()) == 3
+    assert small.out.splitlines()[1] == ""
+    assert regard(*words, "--precision", "float32").out == regard(*words).out
+
+
 def test_score_prints_figures_with_signatures(regard, small_run):
     said = regard("score", small_run, "--on", "test")
     assert said.code == 0
@@ -341,6 +350,17 @@ def test_bad_decoding_options_are_refused(regard, small_run):
     refuses(regard("show", small_run, "a b", "--out", "map.gif"), "map.gif", ".png")
     refuses(regard("cost", "transformer-bass"), "did you mean 'transformer-base'")
     refuses(regard("score", small_run, "--on", "tset"), "tset", "did you mean 'test'")
+
+
+@pytest.mark.parametrize("verb", [("translate", "a b"), ("score", "--on", "test")], ids=["translate", "score"])
+def test_an_unknown_precision_is_one_line_with_the_known_ones(regard, small_run, verb):
+    name, *words = verb
+    refuses(regard(name, small_run, *words, "--precision", "int4"), "int4", "float32", "int8")
+
+
+def test_a_machine_that_cannot_do_int8_is_one_line_with_the_way_out(regard, small_run, monkeypatch):
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))  # as a trial that died
+    refuses(regard("translate", small_run, "a b", "--precision", "int8"), "int8 does not run", "--precision float32")
 
 
 def test_options_that_would_do_nothing_are_refused(regard, small_run, tmp_path):

@@ -77,8 +77,11 @@ def all_batches(store: Store, tokens: int) -> Iterator[Batch]:
 
 def _cut(pool: Pool, tokens: int, order: Ints) -> list[Ints]:
     """Rows of a pool → batches whose longer side, padded, has at most `tokens` tokens; a longer pair stands alone."""
-    order = order[np.lexsort((pool.sources[order], pool.targets[order]))]  # ties stay in the order given
-    longer = np.maximum(pool.sources, pool.targets)[order] + 1  # the end token
+    longer = np.maximum(pool.sources, pool.targets) + 1  # the end token
+    # Pairs of one length go from short sources to short targets, those of the next length back: neighbours are alike.
+    lean = np.where(longer % 2, 1, -1) * (pool.sources - pool.targets)
+    order = order[np.lexsort((lean[order], longer[order]))]  # ties stay in the order given
+    longer = longer[order]
     cuts, first, longest = [0], 0, 0
     for i, length in enumerate(longer.tolist()):
         longest = max(longest, length)

@@ -216,4 +216,4 @@ def load(folder: str | Path, device: str = "auto", precision: str = "float32") -
             f"they are not of the same run: restore the tokenizer it was trained with"
         )
     run = dataclasses.replace(load_run(str(folder / "run.toml"), (), FAMILIES), model=model.config)
-    return Translator(trial.passed(model).to(where), tokenizer, run)
+    return Translator(trial.passed(model.to(where)), tokenizer, run)

@@ -16,24 +16,24 @@ class Dropout(nn.Module):
     def __init__(self, rate: float):
         super().__init__()
         self.cut = min(round(rate * 256), 255)  # of the 256 values of a byte, so many drop
-        self.scale = 256 / (256 - self.cut)
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape → the same shape."""
         keep = self._draw(x)
-        return x if keep is None else x * keep.mul_(self.scale)
+        return x if keep is None else x * keep
 
     def onto(self, x: Tensor, change: Tensor) -> Tensor:
         """Dropout of the change, added to x: in one pass over memory."""
         keep = self._draw(change)
-        return x + change if keep is None else torch.addcmul(x, change, keep, value=self.scale)
+        return x + change if keep is None else torch.addcmul(x, change, keep)
 
     def _draw(self, x: Tensor) -> Tensor | None:
-        """1 for each element that stays, 0 for each that drops; None if all stay as they are."""
+        """What to multiply x with: 0, or the scale, for each element; None if all stay as they are."""
         if not self.training or not self.cut:
             return None
         draws = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device).random_(-(2**63), None)
-        return torch.ge(draws.view(torch.uint8)[: x.numel()].view(x.shape), self.cut, out=torch.empty_like(x.detach()))
+        bytes_ = draws.view(torch.uint8)[: x.numel()].view(x.shape)
+        return torch.ge(bytes_, self.cut, out=torch.empty_like(x.detach())).mul_(256 / (256 - self.cut))
 
     def extra_repr(self) -> str:
         """Shown by `print(model)`."""

@@ -60,7 +60,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         vocab = len(weight)
         learning = learning and any(ctx.needs_input_grad)
         to_features = torch.empty_like(features) if learning else features.new_empty(0)
-        to_weight = torch.zeros_like(weight) if learning else weight.new_empty(0)
+        to_weight = torch.empty_like(weight) if learning else weight.new_empty(0)
         to_bias = torch.zeros_like(bias) if learning and bias is not None else None
         weight_sum = weight.sum(0)  # (D,): Σ over V of the logits is one product with it
         bias_sum = 0.0 if bias is None else bias.sum()
@@ -82,10 +82,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 odds.scatter_add_(1, y, total * (smoothing - 1))
                 scaled = x / total
                 to_features[first : first + ROWS] = (odds @ weight) / total - weight_sum * (smoothing / vocab)
-                to_weight.addmm_(odds.T, scaled)
+                to_weight.addmm_(odds.T, scaled, beta=0 if first == 0 else 1)
                 if to_bias is not None:
                     to_bias.addmv_(odds.T, (1 / total).squeeze(1))
         if learning:
+            if not len(features):
+                to_weight.zero_()  # no block has written it
             to_weight -= features.sum(0) * (smoothing / vocab)
             if to_bias is not None:
                 to_bias -= len(features) * smoothing / vocab

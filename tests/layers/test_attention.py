@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.layers.attention import Attention, KeysValues, attend
+from regard.layers.attention import Attention, attend
 from regard.layers.masks import causal_mask
 from regard.layers.scores import Additive
 from regard.layers.tap import watch
@@ -68,17 +68,6 @@ def test_a_bias_is_added_to_the_scores_of_each_head():
     x, bias = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(2, 5, 5, dtype=torch.float64)
     wanted, _ = theirs(x, x, x, attn_mask=bias.repeat(2, 1, 1))
     torch.testing.assert_close(ours(x, ours.keys_values(x), bias=bias), wanted)
-
-
-def test_a_cache_followed_by_later_keys_is_all_of_them():
-    torch.manual_seed(0)
-    attn = Attention(8, 2)
-    x = torch.randn(2, 6, 8)
-    whole, parts = attn.keys_values(x), attn.keys_values(x[:, :4]).then(attn.keys_values(x[:, 4:]))
-    assert isinstance(parts, KeysValues)
-    assert whole.keys.shape == (2, 2, 6, 4)
-    for got, wanted in zip(parts, whole, strict=True):
-        torch.testing.assert_close(got, wanted)
 
 
 def test_the_last_tokens_with_a_cache_see_what_they_see_without_one():

@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 from regard.layers.shapes import join_heads, split_heads
 
 
-@given(batch=st.integers(1, 3), tokens=st.integers(1, 4), heads=st.integers(1, 4), width=st.integers(1, 4))
-def test_a_head_is_a_slice_of_the_width_and_joining_undoes_splitting(batch, tokens, heads, width):
-    x = torch.arange(batch * tokens * heads * width).view(batch, tokens, heads * width)
-    split = split_heads(x, heads)
-    assert split.shape == (batch, heads, tokens, width)
-    for h in range(heads):
-        assert torch.equal(split[:, h], x[..., h * width : (h + 1) * width])
-    assert torch.equal(join_heads(split), x)
+@given(batch=st.integers(1, 3), tokens=st.integers(1, 4), parts=st.integers(1, 3), heads=st.integers(1, 4),
+       width=st.integers(1, 4))  # fmt: skip
+def test_a_head_is_a_slice_of_the_width_and_joining_undoes_splitting(batch, tokens, parts, heads, width):
+    x = torch.arange(batch * tokens * parts * heads * width).view(batch, tokens, -1)
+    split = split_heads(x, heads, parts)
+    assert len(split) == parts
+    for one, vectors in zip(split, x.chunk(parts, -1), strict=True):
+        assert one.shape == (batch, heads, tokens, width)
+        for h in range(heads):
+            assert torch.equal(one[:, h], vectors[..., h * width : (h + 1) * width])
+        assert torch.equal(join_heads(one), vectors)

@@ -1,0 +1,135 @@
+"""`share`: every job once, one core each, and all as before when it is over."""
+
+import threading
+import time
+
+import pytest
+import torch
+
+from regard.decode.workers import share
+
+
+def threads() -> list[object]:
+    """How many cores torch takes: here, in a thread yet to come, and what it told the libraries it calls."""
+    found: list[object] = [torch.get_num_threads()]
+    new = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    new.start()
+    new.join()
+    return found + [line.strip() for line in torch.__config__.parallel_info().splitlines() if "max_threads" in line]
+
+
+@pytest.fixture(autouse=True)
+def three_cores():
+    """Another number than one, and than this machine's, so that both would be noticed."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 9])
+@pytest.mark.parametrize("jobs", [[], [5], [3, 1, 2], list(range(40)), [7] * 6])
+def test_every_job_is_done_once_and_comes_with_its_own_result(workers, jobs):
+    done: list[int] = []
+
+    def work(job: int) -> int:
+        done.append(job)
+        return job * job
+
+    before = threads()
+    found = list(share(work, jobs, workers))
+    assert sorted(found) == sorted((job, job * job) for job in jobs)
+    assert sorted(done) == sorted(jobs)
+    assert threads() == before
+
+
+def test_results_come_as_they_are_done():
+    first_came = threading.Event()
+
+    def work(job: str) -> bool:
+        return job == "quick" or first_came.wait(10)  # the slow one ends only after the quick one came out
+
+    found = share(work, ["slow", "quick"], 2)
+    assert next(found) == ("quick", True)
+    first_came.set()
+    assert list(found) == [("slow", True)]
+
+
+def test_several_workers_have_one_core_each_and_work_at_once():
+    together = threading.Barrier(2, timeout=10)
+
+    def work(job: int) -> tuple[int, int]:
+        together.wait()  # passed only by two at a time
+        return torch.get_num_threads(), threading.get_ident()
+
+    seen = [result for _, result in share(work, range(6), 2)]
+    assert {cores for cores, _ in seen} == {1}
+    idents = {ident for _, ident in seen}
+    assert len(idents) == 2
+    assert threading.get_ident() not in idents
+
+
+def test_one_worker_is_this_thread_with_all_cores_one_job_after_another():
+    begun: list[int] = []
+
+    def work(job: int) -> tuple[int, int]:
+        begun.append(job)
+        return torch.get_num_threads(), threading.get_ident()
+
+    found = share(work, [1, 2, 3], 1)
+    assert next(found) == (1, (3, threading.get_ident()))
+    assert begun == [1]
+    assert len(list(found)) == 2
+
+
+class Slow:
+    """Work that takes its time; of job 0 an error may come."""
+
+    def __init__(self, fails: bool):
+        self.fails, self.begun, self.ended = fails, [], []
+
+    def __call__(self, job: int) -> int:
+        self.begun.append(job)
+        if job == 0 and self.fails:
+            self.ended.append(job)
+            raise ZeroDivisionError("of job 0")
+        time.sleep(0.02)
+        self.ended.append(job)
+        return job
+
+    def is_over(self) -> None:
+        """What has begun has ended, and what has not begun never will."""
+        assert sorted(self.begun) == sorted(self.ended)
+        before = len(self.begun)
+        assert before < 100
+        time.sleep(0.03)
+        assert len(self.begun) == before
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_comes_through_and_leaves_the_cores_as_they_were(workers):
+    before, work = threads(), Slow(fails=True)
+    with pytest.raises(ZeroDivisionError, match="of job 0"):
+        list(share(work, range(100), workers))
+    work.is_over()
+    assert threads() == before
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_reader_that_stops_early_leaves_the_cores_as_they_were(workers):
+    before, work = threads(), Slow(fails=False)
+    found = share(work, range(100), workers)
+    next(found)
+    found.close()
+    work.is_over()
+    assert threads() == before
+
+
+def test_while_it_is_shared_a_thread_yet_to_come_would_have_one_core():
+    """What has to be put right at the end is really changed in between: else the tests above could not fail."""
+    before = threads()
+    found = share(lambda job: job, [1, 2, 3], 2)
+    next(found)
+    assert threads() != before
+    found.close()
+    assert threads() == before

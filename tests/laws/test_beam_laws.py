@@ -1,0 +1,190 @@
+"""Laws of beams that share one past: each is its own history, whatever was taken from what, and whoever has left.
+
+As in test_decoder_laws.py the weights are random and large, and in float64, so that a broken law is far above the tolerance.
+"""
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from regard.decode import search
+from regard.decode.search import Hypothesis, beam, greedy
+from regard.decode.step import take
+from regard.models.transformer import State, Transformer, TransformerConfig
+
+PAD, BOS, VOCAB = 0, 1, 11
+
+law = settings(max_examples=40)
+seeds, sizes = st.integers(0, 10_000), st.integers(1, 6)
+
+
+def tiny(norm: str, positions: str, tied: bool) -> Transformer:
+    torch.manual_seed(0)
+    model = Transformer(
+        TransformerConfig(
+            vocab=VOCAB, dim=8, depth=2, heads=2, widen=2, norm=norm, positions=positions, longest=24, tied=tied
+        )
+    )
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.6)
+    return model.double().eval()
+
+
+KINDS = pytest.mark.parametrize(
+    "model", [tiny("first", "sinusoid", True), tiny("last", "learned", False)], ids=["first-sinusoid", "last-learned"]
+)
+
+
+def padded(sources: Iterable[Tensor]) -> Tensor:
+    return nn.utils.rnn.pad_sequence(list(sources), batch_first=True, padding_value=PAD)
+
+
+class Line:
+    """Some beams, decoded together, and beside them what each has read and said, in plain lists."""
+
+    def __init__(self, model: Transformer, state: State, beams: list[list[tuple[Tensor, list[int]]]]):
+        self.model, self.state, self.beams = model, state, beams  # beams: B lines of W
+
+    def say(self, random: torch.Generator) -> "Line":
+        """Each beam says a token; its logits are those of its history alone, read anew and without a cache."""
+        sources, before = zip(*(one for line in self.beams for one in line), strict=True)
+        token = torch.randint(1, VOCAB, (len(sources),), generator=random)
+        said = [[*history, now] for history, now in zip(before, token.tolist(), strict=True)]
+        with torch.no_grad():
+            logits, state = self.model.step(token, self.state)
+            wanted = self.model(padded(sources), torch.tensor(said))[:, -1]
+        torch.testing.assert_close(logits, wanted, rtol=0, atol=1e-9)
+        after, width = list(zip(sources, said, strict=True)), len(self.beams[0])
+        return Line(self.model, state, [after[i : i + width] for i in range(0, len(after), width)])
+
+    def take(self, rows: Tensor) -> "Line":
+        """Other beams: rows (R,), each a sentence of its own from now on, or (B, W)."""
+        flat = [one for line in self.beams for one in line]
+        lines = rows[:, None] if rows.ndim == 1 else rows
+        return Line(self.model, take(self.state, rows), [[flat[row] for row in line] for line in lines.tolist()])
+
+
+def begin(model: Transformer, seed: int, batch: int, s: int) -> Line:
+    """Sentences of several lengths, one beam each; each is remembered without its padding."""
+    random = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, s + 1, (batch,), generator=random).tolist()
+    sources = [torch.randint(1, VOCAB, (length,), generator=random) for length in lengths]
+    with torch.no_grad():
+        return Line(model, model.start(padded(sources)), [[(one, [])] for one in sources])
+
+
+def rows_of(sentences: Tensor, width: int, more: int, random: torch.Generator) -> Tensor:
+    """Parents drawn at random: for each of the sentences `more` rows of its `width`, (B, W)."""
+    return sentences[:, None] * width + torch.randint(width, (len(sentences), more), generator=random)
+
+
+@KINDS
+@law
+@given(seed=seeds, batch=st.integers(1, 3), s=sizes, widths=st.lists(st.integers(1, 4), min_size=1, max_size=6))
+def test_beams_decoded_together_are_each_its_own_history_decoded_alone(model, seed, batch, s, widths):
+    random, line, width = torch.Generator().manual_seed(seed), begin(model, seed, batch, s), 1
+    for more in widths:  # as many beams as before, more or fewer, each from a parent of its own
+        line = line.take(rows_of(torch.arange(batch), width, more, random)).say(random)
+        width = more
+
+
+@KINDS
+@law
+@given(seed=seeds, batch=st.integers(1, 4), s=sizes, width=st.integers(1, 4), data=st.data())
+def test_sentences_leave_together_and_the_others_go_on_in_any_order(model, seed, batch, s, width, data):
+    random = torch.Generator().manual_seed(seed)
+    line = begin(model, seed, batch, s).take(torch.arange(batch)[:, None].expand(-1, width)).say(random)
+    for _ in range(3):
+        left = data.draw(st.lists(st.integers(0, len(line.beams) - 1), max_size=len(line.beams), unique=True))
+        line = line.take(rows_of(torch.tensor(left, dtype=torch.long), width, width, random))
+        if not left:
+            break
+        line = line.say(random)
+
+
+@KINDS
+@law
+@given(seed=seeds, batch=st.integers(1, 3), s=sizes, width=st.integers(2, 4), steps=st.integers(0, 3), data=st.data())
+def test_single_rows_taken_from_beams_go_on_as_sentences_of_their_own(model, seed, batch, s, width, steps, data):
+    random = torch.Generator().manual_seed(seed)
+    line = begin(model, seed, batch, s).take(torch.arange(batch)[:, None].expand(-1, width))
+    for _ in range(steps):
+        line = line.say(random).take(rows_of(torch.arange(batch), width, width, random))
+    rows = torch.tensor(data.draw(st.lists(st.integers(0, batch * width - 1), min_size=1, max_size=5)))
+    line = line.take(rows)
+    assert [len(beams) for beams in line.beams] == [1] * len(rows)
+    line.say(random).say(random).take(rows_of(torch.arange(len(rows)), 1, 3, random)).say(random)  # even as beams again
+
+
+@KINDS
+@law
+@given(seed=seeds, batch=st.integers(1, 3), s=sizes, data=st.data())
+def test_however_a_state_is_taken_and_continued_it_stays_good_for_another_way(model, seed, batch, s, data):
+    random = torch.Generator().manual_seed(seed)
+    made = [begin(model, seed, batch, s).say(random)]
+    for _ in range(data.draw(st.integers(1, 6))):
+        line = made[data.draw(st.integers(0, len(made) - 1))]
+        width = len(line.beams[0])
+        sentences = torch.tensor(data.draw(st.lists(st.integers(0, len(line.beams) - 1), min_size=1, max_size=4)))
+        more = data.draw(st.integers(0, 3))
+        rows = rows_of(sentences, width, more or 1, random)
+        made.append(line.take(rows if more else rows[:, 0]).say(random))
+    for line in made:
+        line.say(random)
+
+
+def test_beams_that_change_places_copy_no_past_and_no_memory():
+    model, random = tiny("first", "sinusoid", True), torch.Generator().manual_seed(0)
+    line = begin(model, 0, 3, 5).take(torch.arange(3)[:, None].expand(-1, 4)).say(random)
+    where = [x.data_ptr() for part in line.state.past for x in part.all()]
+    for _ in range(3):
+        line = line.take(rows_of(torch.arange(3), 4, 4, random)).say(random)
+    assert [x.data_ptr() for part in line.state.past for x in part.all()] == where
+    assert {len(x) for part in line.state.memory for x in part} == {3}  # of sentences, not of beams
+
+
+# Whoever has ended leaves at once, later, or only with the last
+
+
+def answers(
+    model: Transformer, share: float, source: Tensor, limits: Tensor, width: int, **how
+) -> list[list[Hypothesis]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "STAY", share)
+        return [
+            *([one] for one in greedy(model, source, limits, **how)),
+            *beam(model, source, limits, width=width, **how),
+        ]
+
+
+@KINDS
+@law
+@given(seed=seeds, limits=st.lists(st.integers(1, 9), min_size=1, max_size=6), s=sizes, width=st.integers(1, 4),
+       penalty=st.sampled_from([0.0, 0.6, 2.0]), eos=st.integers(0, VOCAB - 1))  # fmt: skip
+def test_answers_are_the_same_whenever_those_that_ended_leave(model, seed, limits, s, width, penalty, eos):
+    random = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, s + 1, (len(limits),), generator=random).tolist()
+    source = padded(torch.randint(1, VOCAB, (length,), generator=random) for length in lengths)
+    how = {"bos": BOS, "eos": eos, "penalty": penalty}
+    never, *others = (
+        answers(model, share, source, torch.tensor(limits), width, **how) for share in (0.0, 0.5, 0.75, 1.0)
+    )
+    assert len(never) == 2 * len(limits)
+    for found in others:
+        for got, wanted in zip(found, never, strict=True):
+            assert [h.tokens for h in got] == [h.tokens for h in wanted]
+            assert [h.score for h in got] == pytest.approx([h.score for h in wanted], rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_the_share_says_when_they_leave(share, monkeypatch):
+    model, steps = tiny("first", "sinusoid", True), []
+    real = model.step
+    monkeypatch.setattr(search, "STAY", share)
+    monkeypatch.setattr(model, "step", lambda token, state: (steps.append(len(token)), real(token, state))[1])
+    greedy(model, torch.randint(3, VOCAB, (8, 3)), torch.arange(1, 9), bos=BOS, eos=-1)  # one ends at each step
+    assert steps == {0.0: [8] * 8, 0.5: [8] * 4 + [4] * 2 + [2, 1], 1.0: [8, 7, 6, 5, 4, 3, 2, 1]}[share]

@@ -1,0 +1,172 @@
+"""Linear layers against torch's own; with 8-bit weights, within what rounding alone can do."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from regard.layers.linear import Int8Linear, Linear, to_int8
+from regard.models.transformer import Transformer, TransformerConfig
+
+law = settings(max_examples=60)
+
+seeds, sizes = st.integers(0, 10_000), st.integers(1, 70)
+
+
+def layer(seed: int, width: int, outputs: int, biased: bool = True, size: float = 1.0) -> Linear:
+    torch.manual_seed(seed)
+    linear = Linear(width, outputs, bias=biased)
+    for p in linear.parameters():
+        nn.init.normal_(p, std=size)
+    return linear
+
+
+def rounded(linear: nn.Linear) -> Int8Linear:
+    return to_int8(nn.Sequential(linear))[0]
+
+
+def furthest(linear: nn.Linear, x: Tensor) -> Tensor:
+    """How far each output may be from the exact one: (..., D) → (..., N).
+
+    A weight is off by half a step of its output's scale, an input by half a step of 255 between the least and the largest,
+    zero among them.
+    """
+    weight = linear.weight.double()
+    w_off = weight.abs().amax(1) / 127 / 2  # (N,)
+    x_off = (x.amax().clamp(min=0) - x.amin().clamp(max=0)).double() / 255 / 2
+    off = x.double().abs().sum(-1, keepdim=True) * w_off + x_off * (weight.abs().sum(1) + weight.shape[1] * w_off)
+    return off * 1.0001 + 1e-5 * (1 + x.abs().double() @ weight.abs().T)  # float32 adds a little of its own
+
+
+def exact(linear: nn.Linear, x: Tensor) -> Tensor:
+    y = x.double() @ linear.weight.double().T
+    return y if linear.bias is None else y + linear.bias.double()
+
+
+# A part of a layer
+
+
+@law
+@given(seed=seeds, width=sizes, outputs=sizes, rows=st.integers(1, 5), data=st.data())
+def test_a_part_of_the_outputs_is_that_part_of_torchs_layer(seed, width, outputs, rows, data):
+    start = data.draw(st.integers(0, outputs - 1))
+    stop = data.draw(st.integers(start + 1, outputs))
+    linear = layer(seed, width, outputs).double()
+    theirs = nn.Linear(width, outputs).double()
+    theirs.load_state_dict(linear.state_dict())
+    x = torch.randn(rows, width, dtype=torch.float64)
+    torch.testing.assert_close(linear(x), theirs(x))
+    torch.testing.assert_close(linear.part(x, start, stop), theirs(x)[:, start:stop])
+
+
+# Weights of 8 bits
+
+
+@law
+@given(
+    seed=seeds, lead=st.lists(st.integers(1, 4), min_size=1, max_size=3), width=sizes, outputs=sizes,
+    biased=st.booleans(), size=st.sampled_from([0.01, 1.0, 30.0]), middle=st.sampled_from([-3.0, 0.0, 3.0]),
+)  # fmt: skip
+def test_each_output_is_as_near_as_its_rounded_weights_and_inputs_allow(
+    seed, lead, width, outputs, biased, size, middle
+):
+    linear = layer(seed, width, outputs, biased, size)
+    x = torch.randn(*lead, width) + middle
+    x[..., 0] += 1  # a width of one, too, has inputs to tell apart
+    got, wanted = rounded(linear)(x), exact(linear, x)
+    assert got.shape == wanted.shape
+    assert got.dtype == torch.float32
+    assert ((got - wanted).abs() <= furthest(linear, x)).all()
+
+
+@law
+@given(seed=seeds, width=sizes, outputs=sizes, size=st.sampled_from([0.01, 1.0, 30.0]))
+def test_a_weight_is_off_by_half_a_step_at_most(seed, width, outputs, size):
+    linear = layer(seed, width, outputs, False, size)
+    seen = rounded(linear)(torch.eye(width)).T  # ones and zeros are bytes as they are
+    step = linear.weight.abs().amax(1, keepdim=True) / 127
+    assert ((seen - linear.weight).abs() <= 0.501 * step).all()
+
+
+@law
+@given(seed=seeds, width=sizes, rows=st.integers(1, 4), size=st.sampled_from([0.1, 1.0, 30.0]))
+def test_an_input_is_off_by_half_a_step_at_most(seed, width, rows, size):
+    linear = Linear(width, width, bias=False)
+    nn.init.eye_(linear.weight)  # ones and zeros again
+    x = size * torch.randn(rows, width, generator=torch.Generator().manual_seed(seed))
+    step = (x.amax().clamp(min=0) - x.amin().clamp(max=0)) / 255
+    assert ((rounded(linear)(x) - x).abs() <= 0.501 * step.clamp(min=1e-4)).all()
+
+
+@law
+@given(seed=seeds, width=sizes, outputs=sizes, biased=st.booleans(), data=st.data())
+def test_a_part_of_the_outputs_is_that_part_of_the_whole(seed, width, outputs, biased, data):
+    start = data.draw(st.integers(0, outputs - 1))
+    stop = data.draw(st.integers(start + 1, outputs))
+    linear = layer(seed, width, outputs, biased)
+    x = torch.randn(2, 3, width)
+    small = rounded(linear)
+    got = small.part(x, start, stop)
+    assert got.shape == (2, 3, stop - start)
+    assert small.part(x, start, start + 1).shape == (2, 3, 1)  # whatever was asked before
+    assert small.pack(start, stop) is small.pack(start, stop)  # in its order once
+    torch.testing.assert_close(got, small(x)[..., start:stop])  # each output has a scale of its own
+    assert ((got - exact(linear, x)[..., start:stop]).abs() <= furthest(linear, x)[..., start:stop]).all()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("width", [2, 64, 513])
+def test_the_largest_products_add_up_without_overflow(width, sign):
+    linear = Linear(width, 3)
+    nn.init.constant_(linear.weight, sign)  # 127 each, and each input 255
+    nn.init.zeros_(linear.bias)
+    torch.testing.assert_close(rounded(linear)(torch.ones(2, width)), torch.full((2, 3), float(sign * width)))
+
+
+def test_a_large_weight_of_one_output_does_not_coarsen_another():
+    linear = layer(0, 32, 8)
+    with torch.no_grad():
+        linear.weight[3] *= 1e6
+    x = torch.randn(5, 32)
+    others = [0, 1, 2, 4, 5, 6, 7]
+    assert ((rounded(linear)(x) - exact(linear, x)).abs() <= furthest(linear, x))[:, others].all()
+    assert furthest(linear, x)[:, others].max() < 2
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_weights_of_zero_give_the_bias_alone(biased):
+    linear = layer(0, 16, 6, biased)
+    with torch.no_grad():
+        linear.weight[:3] = 0
+    got = rounded(linear)(torch.randn(4, 16))[:, :3]
+    wanted = linear.bias[:3].detach() if biased else torch.zeros(3)
+    assert torch.equal(got, wanted.expand(4, 3))
+
+
+def test_inputs_of_zero_give_the_bias_alone():
+    linear = layer(0, 16, 6)
+    assert torch.equal(rounded(linear)(torch.zeros(4, 16)), linear.bias.detach().expand(4, 6))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_every_linear_layer_of_a_model_is_rounded_and_nothing_else(tied):
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(vocab=30, dim=16, depth=2, heads=2, widen=2, tied=tied)).eval()
+    linear = {name for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+    others = {name: p.detach().clone() for name, p in model.named_parameters() if name.rpartition(".")[0] not in linear}
+    tables = model.embed_source.tokens, model.embed_target.tokens
+    source, target = torch.randint(4, 30, (3, 7)), torch.randint(4, 30, (3, 5))
+    with torch.inference_mode():
+        wanted = model(source, target)
+        assert to_int8(model) is model
+        got = model(source, target)
+    assert {name for name, part in model.named_modules() if isinstance(part, Int8Linear)} == linear
+    assert not any(isinstance(part, nn.Linear) for part in model.modules())
+    assert len(linear) == 2 * 4 + 2 * 6 + 1  # attention two, mlp two; cross-attention two more; the output
+    left = dict(model.named_parameters())
+    assert left.keys() == others.keys()
+    assert all(torch.equal(left[name], p) for name, p in others.items())
+    assert (model.embed_source.tokens, model.embed_target.tokens) == tables
+    assert (got - wanted).abs().max() < 0.1 * wanted.std()
+    assert not torch.equal(got, wanted)

@@ -1,0 +1,97 @@
+"""What a step frees is kept for the next one, and given back at the end."""
+
+import ctypes
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from regard.train import memory
+
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc knows these settings")
+
+MEASURED = """
+import contextlib, resource, torch
+from regard.train.memory import kept
+
+def held():  # MiB
+    with open("/proc/self/statm") as numbers:
+        return int(numbers.read().split()[1]) * resource.getpagesize() / 2**20
+
+def freed():  # MiB more than at the start: while there is a tensor of 64, and when it is let go
+    tensor = torch.ones(2**24)
+    used = held() - start
+    del tensor
+    print(used, held() - start)
+
+start = held()
+freed()
+for error in (False, True):
+    with contextlib.suppress(ZeroDivisionError), kept():
+        freed()
+        if error:
+            1 / 0
+    print(held() - start)
+    freed()
+"""
+
+
+@glibc
+def test_memory_stays_inside_and_is_given_back_after_even_after_an_error():
+    done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True)
+    usual, *both = ([float(number) for number in line.split()] for line in done.stdout.splitlines())
+    for inside, after, again in (both[:3], both[3:]):
+        assert min(inside) > 60  # used, and then kept
+        assert max(after) < 16
+        for used, left in (usual, again):
+            assert used > 60
+            assert left < 16
+
+
+class Library:
+    """A C library that writes down what it is told."""
+
+    def __init__(self):
+        self.settings: dict[int, list[int]] = {}
+        self.trimmed = 0
+
+    def mallopt(self, key: int, value: int) -> int:
+        assert not self.trimmed
+        self.settings.setdefault(key, []).append(value)
+        return 1
+
+    def malloc_trim(self, pad: int) -> int:
+        self.trimmed += 1
+        return 1
+
+
+def test_an_error_comes_through_and_every_setting_is_put_back(monkeypatch):
+    library = Library()
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+
+    def fail() -> None:
+        with memory.kept():
+            assert library.settings
+            assert {len(values) for values in library.settings.values()} == {1}
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert all(first != last for first, last in library.settings.values())
+    assert library.trimmed == 1
+
+
+def test_without_glibc_nothing_is_touched(monkeypatch):
+    def touched(name):
+        raise AssertionError("a C library was asked for")
+
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    monkeypatch.setattr(ctypes, "CDLL", touched)
+    ran = False
+    with memory.kept():
+        ran = True
+    assert ran
+    with pytest.raises(ZeroDivisionError), memory.kept():
+        raise ZeroDivisionError

@@ -1,0 +1,285 @@
+"""Processes that torchrun started train as one does with more batches a step, and stop, go on and refuse together."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from regard.train.parallel import Team, joined
+
+COPY = ("train", "copy", "model.dim=16", "model.heads=2", "data.pairs=300", "train.tokens=256", "train.eval_every=1000",
+        "train.save_every=1000", "train.log_every=1", "train.warmup=4", "train.average=1")  # fmt: skip
+EVEN, DROPS = "model.dropout=0.0", "model.dropout=0.3"
+ALONE = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "TERM": "dumb"}
+
+
+@contextmanager
+def torchrun(*words: object) -> Iterator[subprocess.Popen]:
+    """Two processes, as a user starts them; none is left behind."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    process = subprocess.Popen(
+        [*launcher, *map(str, words)], stdout=-1, stderr=-1, text=True, env={**os.environ, **ALONE}
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()  # and it ends the others
+                process.communicate()
+
+
+# --- a server: torch is imported once by each of torchrun's processes, and a training is then a fork away -----------
+
+
+def serve(home: Path) -> None:
+    """Be one of the processes: do the orders one after another, each in a child, and write down how it ended."""
+    import torch._dynamo  # noqa: F401, Adam imports it, which takes seconds
+
+    import regard.cli
+    import regard.train.loop  # noqa: F401, so that no child need import anything
+
+    rank = int(os.environ["RANK"])
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # torchrun's meeting place is for one meeting
+    for number, order in enumerate(json.loads((home / "orders.json").read_text())):
+        if rank == 0:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                tell(home / f"{number}.port", free.getsockname()[1])
+        while not (home / f"{number}.port").exists():
+            time.sleep(0.01)
+        if not (child := os.fork()):
+            os.environ["MASTER_PORT"] = (home / f"{number}.port").read_text()
+            obey(order, rank, home / f"{number}.{rank}.log")
+        tell(home / f"{number}.{rank}.status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        while len(list(home.glob(f"{number}.*.status"))) < 2:
+            time.sleep(0.01)
+
+
+def tell(file: Path, number: int) -> None:
+    """Write a number so that who sees the file sees all of it."""
+    file.with_suffix(".part").write_text(str(number))
+    file.with_suffix(".part").rename(file)
+
+
+def obey(order: dict, rank: int, log: Path) -> None:
+    """Be the child; `ask` is a rank and the step in which it, alone, is asked to stop."""
+    from regard.cli import main
+    from regard.train import loop
+
+    out = os.open(log, os.O_WRONLY | os.O_CREAT)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    real, (asked, last) = loop.inverse_square_root, order.get("ask", (None, None))
+
+    def rate(step, *rest):
+        if (rank, step) == (asked, last):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(step, *rest)
+
+    loop.inverse_square_root = rate
+    sys.argv = ["regard", *order["args"]]
+    code = 70
+    try:
+        code = main()
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+ORDERS = {
+    "even": [{"changes": (EVEN, "train.steps=6")}],
+    "whole": [{"changes": (DROPS, "train.steps=6")}],
+    "halved": [{"changes": (DROPS, "train.steps=3")}, {"changes": (DROPS, "train.steps=6", "--resume")}],
+    "asked": [{"changes": (DROPS, "train.steps=6"), "ask": (1, 2)},
+              {"changes": (DROPS, "train.steps=6", "--resume")}],
+}  # fmt: skip
+
+
+class Trained:
+    """What the processes did: the folders of their runs, how each of them ended, what it said."""
+
+    def __init__(self, home: Path):
+        self.home = home
+        orders = [
+            {**order, "args": [*COPY, *order["changes"], "--out", str(home / name)]}
+            for name, some in ORDERS.items()
+            for order in some
+        ]
+        (home / "orders.json").write_text(json.dumps(orders))
+        with torchrun(__file__, home) as process:
+            _, errors = process.communicate(timeout=100)
+        assert process.returncode == 0, errors
+        self.names = [name for name, some in ORDERS.items() for _ in some]
+
+    def ended(self, name: str) -> list[list[int]]:
+        """The exit codes of both processes, for each order with this folder."""
+        numbers = [number for number, known in enumerate(self.names) if known == name]
+        return [[int((self.home / f"{n}.{rank}.status").read_text()) for rank in (0, 1)] for n in numbers]
+
+    def said(self, name: str, rank: int) -> str:
+        numbers = [number for number, known in enumerate(self.names) if known == name]
+        return "".join((self.home / f"{n}.{rank}.log").read_text() for n in numbers)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Trained:
+    return Trained(tmp_path_factory.mktemp("parallel"))
+
+
+@pytest.fixture
+def alone(regard, tmp_path):
+    """Train in this process, with one core as each of torchrun's has, and return the folder."""
+    before, made = torch.get_num_threads(), 0
+
+    def train(*changes: str, out: Path | None = None) -> Path:
+        nonlocal made
+        made += 1
+        out = out or tmp_path / f"alone {made}"
+        said = regard(*COPY, *changes, "--out", out)
+        assert said.code == 0, said.err
+        return out
+
+    torch.set_num_threads(1)
+    yield train
+    torch.set_num_threads(before)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model.safetensors")
+
+
+def log(run: Path, *names: str) -> list[list[float]]:
+    """These numbers of each line that has them all."""
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [[line[name] for name in names] for line in lines if all(name in line for name in names)]
+
+
+def near(one: Path, other: Path) -> bool:
+    left, right = weights(one), weights(other)
+    assert left.keys() == right.keys()
+    return all(torch.allclose(left[name], right[name], rtol=0, atol=1e-6) for name in left)
+
+
+# --- what they learn ------------------------------------------------------------------------------------------------
+
+
+def test_two_processes_learn_what_one_does_that_accumulates_two_batches(trained, alone):
+    assert trained.ended("even") == [[0, 0]]
+    both = alone(EVEN, "train.steps=6", "train.accumulate=2")
+    assert near(trained.home / "even", both)
+    names = ("step", "loss", "norm", "lr", "epoch")
+    for got, wanted in zip(log(trained.home / "even", *names), log(both, *names), strict=True):
+        assert got == pytest.approx(wanted, abs=1e-5)
+    assert not near(trained.home / "even", alone(EVEN, "train.steps=6"))  # one batch a step is another training
+
+
+def test_the_first_alone_speaks_and_writes(trained):
+    assert "saved in" in trained.said("even", 0)
+    assert trained.said("even", 1) == ""
+    assert len(log(trained.home / "even", "loss")) == 6
+    assert len(log(trained.home / "even", "final_loss")) == 1
+
+
+def test_a_run_in_two_halves_has_the_bits_of_one_in_a_whole(trained):
+    assert trained.ended("whole") == [[0, 0]]
+    assert trained.ended("halved") == [[0, 0], [0, 0]]
+    assert "resumed at step 3" in trained.said("halved", 0)
+    whole, halved = (trained.home / name / "model.safetensors" for name in ("whole", "halved"))
+    assert whole.read_bytes() == halved.read_bytes()
+    assert not near(whole.parent, trained.home / "even")  # dropout was on
+    names = ("step", "loss", "norm")
+    assert log(whole.parent, *names) == log(halved.parent, *names)
+
+
+def test_if_one_is_asked_to_stop_both_do_after_the_same_step_and_go_on_to_the_same_bits(trained):
+    assert trained.ended("asked") == [[130, 130], [0, 0]]
+    assert "stopped at step 3, saved in" in trained.said("asked", 0)  # the step after the one in which it was asked
+    assert "resumed at step 3" in trained.said("asked", 0)
+    whole, asked = (trained.home / name / "model.safetensors" for name in ("whole", "asked"))
+    assert whole.read_bytes() == asked.read_bytes()
+
+
+# --- as a user meets them -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_torchrun_asked_to_stop_leaves_a_checkpoint_to_go_on_from(alone, tmp_path, number):
+    run = tmp_path / "run"
+    with torchrun("-m", "regard", *COPY, EVEN, "train.steps=100000", "--out", run) as process:
+        while process.poll() is None and not (run / "log.jsonl").exists():
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode not in (0, None)
+    [saved] = (run / "checkpoints").iterdir()
+    step = int(saved.name.removeprefix("step-"))
+    assert f"regard: stopped at step {step:,}, saved in {run}; go on with --resume" in errors
+    assert [said for said, _ in log(run, "step", "loss")] == list(range(1, step + 1))
+    more = (EVEN, "train.accumulate=2", f"train.steps={step + 2}")
+    assert near(alone(*more, "--resume", out=run), alone(*more))
+
+
+def test_a_second_training_in_the_same_folder_is_refused_in_one_line_by_all(trained):
+    run = trained.home / "whole"
+    before = weights(run)
+    with torchrun("-m", "regard", *COPY, "--out", run) as process:
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode not in (0, None)
+    [line] = [line for line in errors.splitlines() if line.startswith("regard: ")]
+    assert line.startswith(f"regard: {run} holds a run already; go on with --resume")
+    assert output == ""
+    assert all(torch.equal(weights(run)[name], before[name]) for name in before)
+
+
+# --- a team ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_torchrun_there_is_a_team_of_one_that_adds_and_seeds_nothing(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    model = nn.Linear(2, 2)
+    model(torch.ones(2)).sum().backward()
+    before, grad = torch.get_rng_state(), model.weight.grad.clone()
+    with joined(torch.device("cpu")) as team:
+        assert (team.rank, team.size, team.writes) == (0, 1, True)
+        team.wait()
+        team.seed(1, 1)
+        assert team.add_up(model, 2.5, True) == [2.5, True]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(model.weight.grad, grad)
+
+
+def test_each_process_draws_other_masks_at_each_step_and_the_same_ones_again():
+    def drawn(rank: int, size: int, seed: int, step: int) -> float:
+        Team(rank, size).seed(seed, step)
+        return torch.rand(1, dtype=torch.float64).item()
+
+    with torch.random.fork_rng():
+        for size in (2, 3):
+            every = [(rank, size, seed, step) for rank in range(size) for seed in (0, 1, 2) for step in range(1, 20)]
+            numbers = [drawn(*one) for one in every]
+            assert len(set(numbers)) == len(every)
+            assert numbers == [drawn(*one) for one in every]
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))
