@@ -23,11 +23,15 @@ lint: $(VENV)/tested
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/installed  ## training speed on this machine, beside torch's nn.Transformer
-	$(BIN)/python benchmarks/speed.py
+bench: $(VENV)/installed  ## speed on this machine beside the peers, about two hours; leave the machine alone meanwhile
+	$(BIN)/python benchmarks/training.py --size all --allocator both
+	$(BIN)/python benchmarks/training.py --curves
+	$(BIN)/python benchmarks/translation.py
+	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/plots.py
 
 clean:  ## remove the virtual environment and caches; runs/ stays
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) benchmarks/.venv benchmarks/.cache build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"regard needs Python 3.11 or newer, this is {v.major}.{v.minor}; set PYTHON=python3.11")'

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from regard.layers.linear import Int8Linear, Linear, to_int8
+from regard.layers.linear import Int8Linear, Linear, by_columns, to_int8
 from regard.models.transformer import Transformer, TransformerConfig
 
 law = settings(max_examples=60)
@@ -170,3 +170,15 @@ def test_every_linear_layer_of_a_model_is_rounded_and_nothing_else(tied):
     assert (model.embed_source.tokens, model.embed_target.tokens) == tables
     assert (got - wanted).abs().max() < 0.1 * wanted.std()
     assert not torch.equal(got, wanted)
+
+
+def test_weights_by_columns_are_the_same_numbers_and_the_embedding_keeps_its_rows():
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(vocab=50, dim=8, depth=1, heads=2, dropout=0.0)).eval()
+    source, target = torch.randint(4, 50, (3, 5)), torch.randint(4, 50, (3, 4))
+    with torch.no_grad():
+        wanted, names = model(source, target), set(model.state_dict())
+        torch.testing.assert_close(by_columns(model)(source, target), wanted)
+    assert set(model.state_dict()) == names
+    assert all(part.weight.t().is_contiguous() for part in model.modules() if isinstance(part, torch.nn.Linear))
+    assert model.embed_source.tokens.weight.is_contiguous()
