@@ -339,7 +339,7 @@ def main() -> None:
             continue
         file = asked.out / f"{draw.__name__}.png"
         figure.savefig(file, dpi=DPI, pil_kwargs={"optimize": True})
-        print(f"saved {file}")
+        print(f"saved {file.name}")
 
 
 if __name__ == "__main__":

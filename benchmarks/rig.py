@@ -21,7 +21,21 @@ from typing import Any
 
 from rich.console import Console
 
-__all__ = ["KEEP", "Peer", "Spread", "Worker", "interleave", "machine", "ratio", "save", "say", "start", "threads"]
+__all__ = [
+    "KEEP",
+    "Peer",
+    "Spread",
+    "Worker",
+    "interleave",
+    "machine",
+    "named",
+    "ratio",
+    "save",
+    "saved",
+    "say",
+    "start",
+    "threads",
+]
 
 HERE = Path(__file__).parent
 # glibc gives freed blocks back to the system and fetches them again, page by page: this tells it not to.
@@ -101,8 +115,8 @@ def start(
             worker = Worker(peer, _environment(peer), environ)
             ready.append(worker)
             worker.ask("prepare", **prepare)
-        except (RuntimeError, OSError) as error:
-            missing[peer.name] = str(error)
+        except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+            missing[peer.name] = str(error).replace(str(HERE), "benchmarks").replace(str(Path.home()), "~")
             say(f"{peer.name} is left out: {error}")
             if ready and ready[-1].name == peer.name:
                 ready.pop().stop()
@@ -170,6 +184,17 @@ def machine() -> dict[str, Any]:
     with open("/proc/cpuinfo") as lines:
         model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
     return {"processor": model, "cores": threads(), "python": platform.python_version(), "system": platform.system()}
+
+
+def named(file: Path) -> str:
+    """A file's name for the user: from the checkout on."""
+    return str(file.relative_to(HERE.parent)) if file.is_relative_to(HERE.parent) else file.name
+
+
+def saved(name: str) -> dict[str, Any]:
+    """What an earlier run has saved."""
+    file = HERE / "results" / f"{name}.json"
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
 def save(name: str, result: dict[str, Any], default: Callable[[Any], Any] = vars) -> Path:

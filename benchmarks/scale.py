@@ -269,7 +269,7 @@ def show_processes(found: dict[str, Any]) -> None:
 def main() -> None:
     """Measure, print and save one part after the other."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--repeats", type=int, default=5)
     options.add_argument("--longest", type=int, default=8192, help="tokens")
     asked = options.parse_args()
     result: dict[str, Any] = {}

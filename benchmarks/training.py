@@ -161,6 +161,7 @@ def show(found: dict[str, Any]) -> None:
     allocator = {"box": "as it comes", "same": "one allocator setting for all"}[found["allocator"]]
     limit, shape = found["limit_flops_per_s"], found["shape"]
     title = f"training, {found['size']} ({shape['depth']} + {shape['depth']} layers, width {shape['dim']}), {allocator}"
+    title += f", batches of {TOKENS[found['size']]:,} tokens"
     caption = (
         f"{rig.threads()} threads, {found['repeats']} repeats, median (least–most); "
         f"the limit is {limit.median / 1e9:,.0f} ({limit.least / 1e9:,.0f}–{limit.most / 1e9:,.0f}) GFLOP/s"
@@ -222,20 +223,20 @@ def draw_curves(folder: Path, steps: int) -> None:
         lines = curves(file, steps, dropout)
         print(compare(lines, dropout))
         found[f"dropout {dropout}"] = lines
-    print(f"saved in {rig.save('curves', {'size': 'tiny', 'peak': 2e-3, 'warmup': 50, **found})}")
+    print(f"saved in {rig.named(rig.save('curves', {'size': 'tiny', 'peak': 2e-3, 'warmup': 50, **found}))}")
 
 
 def draw_tables(folder: Path, sizes: Iterable[str], allocators: Iterable[str], repeats: int, count: int) -> None:
-    """One table for each size and allocator; what is measured is saved at once."""
-    runs: list[dict[str, Any]] = []
+    """One table for each size and allocator; what is measured is saved at once, beside what was measured before."""
+    runs = {(run["size"], run["allocator"]): run for run in rig.saved("training").get("runs", [])}
     for size in sizes:
         found = typical(stream(folder, TOKENS[size], 100), count or COUNTS[size])
         file = write_batches(folder / f"{size}.npz", found)
         for allocator in allocators:
-            runs.append(measure(size, allocator, repeats, found, file))
-            show(runs[-1])
-            saved = rig.save("training", {"runs": runs})
-    print(f"saved in {saved}")
+            runs[size, allocator] = measure(size, allocator, repeats, found, file)
+            show(runs[size, allocator])
+            saved = rig.save("training", {"runs": list(runs.values())})
+    print(f"saved in {rig.named(saved)}")
 
 
 def main() -> None:

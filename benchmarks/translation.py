@@ -173,7 +173,7 @@ def main() -> None:
                 "model": asdict(task.translator.model.config)}  # fmt: skip
     result = {"settings": settings, "versions": versions, "missing": missing, "questions": found,
               "agreement": agreement, "scale": scale}  # fmt: skip
-    say(f"saved in {rig.save('translation', result).relative_to(rig.HERE.parent)}")
+    say(f"saved in {rig.named(rig.save('translation', result))}")
 
 
 def train(folder: Path) -> None:

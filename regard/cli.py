@@ -83,8 +83,11 @@ def train(
 
     run = load(what, changes or (), FAMILIES)
     folder = out or Path("runs") / run.name
-    first = os.environ.get("RANK", "0") == "0"  # under torchrun the others follow what the first one finds and says
-    if first:
+    from regard.train.parallel import first_process
+
+    if not first_process():  # what there is to say, the first one says
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  until the end
+    else:
         _check_folder(folder, resume, fresh)
     if resume and (folder / "run.toml").exists():
         run = _resumed(run, folder, changes or ())
@@ -95,7 +98,7 @@ def train(
     except Interrupted as stop:
         print(f"regard: {stop}", file=sys.stderr)
         raise typer.Exit(130) from None
-    if not first:
+    if not first_process():
         return
     print(f"{run.name}: held-out loss {done.loss:.4f} after {done.steps:,} steps and {done.minutes:.1f} minutes")
     _print_scores(done.scores)

@@ -47,6 +47,7 @@ def log_total(logits: Tensor) -> Tensor:
     if logits.device.type != "cpu":
         return logits.logsumexp(-1)
     top = logits.amax(-1, keepdim=True)
+    top.masked_fill_(top.isinf(), 0.0)  # of a row of -inf alone, too, the answer is -inf
     total, odds = torch.empty_like(top), logits.new_empty(min(ROWS, len(logits)), logits.shape[-1])
     for first in range(0, len(logits), ROWS):
         some = slice(first, min(first + ROWS, len(logits)))

@@ -14,24 +14,45 @@ from regard.layers.linear import Linear, by_columns, to_int8
 
 __all__ = ["Trial"]
 
+PATIENCE = 120  # seconds for a child to load torch and try
+
 
 class Trial:
-    """A child that tries the products of a precision while its parent goes on; `passed` waits for it."""
+    """A child that tries the products of a precision while its parent goes on; `passed` waits for it.
+
+    `with Trial("int8") as trial: model = trial.passed(model)`.
+    """
 
     def __init__(self, precision: str):
         if precision not in ("float32", "int8"):
             raise ValueError(f"precision {precision!r}; use float32 or int8")
         self.precision = precision
-        self.child = None
-        if precision != "float32":
-            command = [sys.executable, "-m", __name__]
-            self.child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)  # noqa: S603  our own module
+        self.child: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> "Trial":
+        if self.precision != "float32":
+            self.child = subprocess.Popen(  # noqa: S603  our own module
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.child is not None:  # of a run that could not be opened
+            self.child.kill()
+            self.child.communicate()
 
     def passed(self, model: nn.Module) -> nn.Module:
-        """The model in that precision, or an error that says why not."""
+        """The model in that precision, its weights laid out for decoding, or an error that says why not."""
         if self.child is None:
             return by_columns(model) if next(model.parameters()).device.type == "cpu" else model
-        _, words = self.child.communicate()
+        try:
+            _, words = self.child.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise ValueError(f"the trial of {self.precision} took too long; use --precision float32") from None
         if self.child.returncode:
             why = words.strip().splitlines()[-1] if words.strip() else f"its trial ended with {self.child.returncode}"
             raise ValueError(f"{self.precision} does not run on this machine ({why}); use --precision float32")

@@ -150,6 +150,8 @@ def beam(
         state = take(state, stay[:, None] * width + parent[stay])  # each beam goes on from its parent
         token, score, said, sentence, going = take((token, score, said, sentence, going), stay)
         token = token.flatten()
+    if not all(found):
+        raise ValueError("the model's scores are not numbers; its weights may be damaged: train again, or restore them")
     return [sorted(all_of_one, key=lambda h: -h.score)[:width] for all_of_one in found]
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from regard.models import FAMILIES, load_model
 __all__ = ["Sampling", "Translation", "Translator", "load", "pick_device"]
 
 SHARE = 4  # sentences that make a thread worth its while
+MOST = 8  # threads: each holds a batch of its own
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,12 @@ class Translator:
         device = next(self.model.parameters()).device
         how: dict[str, Any] = {"bos": BOS, "eos": EOS, "penalty": penalty}
 
+        draws = torch.Generator(device).manual_seed(sampling.seed if sampling else 0)
+
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
             source = pad([sources[row] for row in rows]).to(device)
             limits = torch.tensor([self.limit(len(sources[row])) for row in rows], device=device)
             if sampling is not None:
-                draws = torch.Generator(device).manual_seed(sampling.seed + rows[0])
                 options: dict[str, Any] = {
                     "temperature": sampling.temperature,
                     "top_k": sampling.top_k,
@@ -132,15 +135,16 @@ class Translator:
 
         found = [[Hypothesis([], 0.0)] for _ in sources]
         order = sorted((row for row, ids in enumerate(sources) if ids), key=lambda row: -len(sources[row]))
-        workers = self._workers(len(order))
+        workers = 1 if sampling else self._workers(len(order))  # draws come from one line of numbers
         size = max(1, min(batch, -(-len(order) // workers)))
         done = 0
         jobs = [order[start : start + size] for start in range(0, len(order), size)]
-        for rows, answers in share(answer, jobs, workers):
-            for row, hypotheses in zip(rows, answers, strict=True):
-                found[row] = hypotheses
-            done += len(rows)
-            progress(done)
+        with closing(share(answer, jobs, workers)) as shared:  # also if `progress` is interrupted
+            for rows, answers in shared:
+                for row, hypotheses in zip(rows, answers, strict=True):
+                    found[row] = hypotheses
+                done += len(rows)
+                progress(done)
         return found
 
     def _workers(self, sentences: int) -> int:
@@ -148,7 +152,7 @@ class Translator:
         parts = [part for part in self.model.modules() if isinstance(part, Attention)]
         if next(self.model.parameters()).device.type != "cpu" or any(part.tap for part in parts):
             return 1  # one who watches sees the steps in their order
-        return max(1, min(torch.get_num_threads(), sentences // SHARE))
+        return max(1, min(torch.get_num_threads(), MOST, sentences // SHARE))
 
     @property
     def longest(self) -> int:
@@ -201,19 +205,20 @@ def pick_device(wanted: str) -> torch.device:
 def load(folder: str | Path, device: str = "auto", precision: str = "float32") -> Translator:
     """Open a run folder: `regard.load("runs/multi30k").translate(["…"], beam=5)`.
 
-    With `precision="int8"` its weights are rounded to 8 bits: about twice as fast on a CPU, and about as good.
+    It is for decoding, not for training on.  With `precision="int8"` its weights are rounded to 8 bits: faster on a CPU,
+    and about as good; inputs are rounded together, so that a translation may differ with the batch it is in.
     """
     folder = Path(folder)
     where = torch.device("cpu") if precision == "int8" and device == "auto" else pick_device(device)
     if precision == "int8" and where.type != "cpu":
         raise ValueError(f"precision int8 on {where}; it is for the cpu")
-    trial = Trial(precision)
-    model = load_model(folder)
-    tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    if tokenizer.vocab != model.config.vocab:
-        raise ValueError(
-            f"{folder}/tokenizer.json has {tokenizer.vocab:,} tokens, the model's vocabulary {model.config.vocab:,}; "
-            f"they are not of the same run: restore the tokenizer it was trained with"
-        )
-    run = dataclasses.replace(load_run(str(folder / "run.toml"), (), FAMILIES), model=model.config)
-    return Translator(trial.passed(model.to(where)), tokenizer, run)
+    with Trial(precision) as trial:
+        model = load_model(folder)
+        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        if tokenizer.vocab != model.config.vocab:
+            raise ValueError(
+                f"{folder}/tokenizer.json has {tokenizer.vocab:,} tokens, the model's vocabulary {model.config.vocab:,}; "
+                f"they are not of the same run: restore the tokenizer it was trained with"
+            )
+        run = dataclasses.replace(load_run(str(folder / "run.toml"), (), FAMILIES), model=model.config)
+        return Translator(trial.passed(model.to(where)), tokenizer, run)

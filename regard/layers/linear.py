@@ -12,12 +12,16 @@ from torch import Tensor, nn
 __all__ = ["Int8Linear", "Linear", "by_columns", "to_int8"]
 
 
+# Processors without VNNI add products of bytes in 16 bits, which overflow unless the inputs have 7 bits.
+SEVEN_BITS = not getattr(torch.cpu, "_is_vnni_supported", lambda: False)()
+
+
 class Linear(nn.Linear):
     """torch's linear layer, of which a part of the outputs can be asked for alone."""
 
     def part(self, x: Tensor, start: int, stop: int) -> Tensor:
         """Outputs `start` to `stop` - 1 of what the whole layer would give: (..., D) → (..., stop - start)."""
-        return F.linear(x, self.weight[start:stop], self.bias[start:stop])
+        return F.linear(x, self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
 
 
 class Int8Linear(nn.Module):
@@ -49,7 +53,7 @@ class Int8Linear(nn.Module):
 
     def part(self, x: Tensor, start: int, stop: int) -> Tensor:
         """Outputs `start` to `stop` - 1: (..., D) → (..., stop - start)."""
-        return torch.ops.quantized.linear_dynamic(x, self.pack(start, stop))
+        return torch.ops.quantized.linear_dynamic(x, self.pack(start, stop), SEVEN_BITS)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) → (..., N)."""
@@ -69,12 +73,12 @@ def to_int8(model: nn.Module) -> nn.Module:
 
 
 def by_columns(model: nn.Module) -> nn.Module:
-    """Lay out the weights of every linear layer column by column, in place: for decoding on a CPU.
+    """Lay out the weights of every linear layer column by column, in place: for decoding on a CPU, not for training.
 
     The numbers stay the same.  A product of few rows reads them faster so, by up to a half; an embedding that shared its
     table with the output layer keeps its own, whose rows are looked up.
     """
     for part in model.modules():
         if isinstance(part, nn.Linear):
-            part.weight = nn.Parameter(part.weight.detach().t().contiguous().t(), requires_grad=False)
-    return model
+            part.weight = nn.Parameter(part.weight.detach().t().contiguous().t())
+    return model.requires_grad_(False)

@@ -31,9 +31,10 @@ class Sinusoid(nn.Module):
 
     def forward(self, start: int, stop: int) -> Tensor:
         """Rows for places start to stop - 1: (T, D)."""
-        if stop > len(self.table):
-            self.table = sinusoid(2 * stop, self.dim).to(self.table)
-        return self.table[start:stop]
+        table = self.table  # read once: another thread may put a longer or a shorter one in its place
+        if stop > len(table):
+            table = self.table = sinusoid(2 * stop, self.dim).to(table)
+        return table[start:stop]
 
 
 class Learned(nn.Module):

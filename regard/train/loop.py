@@ -62,10 +62,10 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
 
     With `fresh` an earlier run in the folder is thrown away, once the new one's data is found to be good.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     with joined(pick_device(run.train.device)) as team:
         if not team.writes:
             return _help(run, folder, team)
+        folder.mkdir(parents=True, exist_ok=True)
         with alone(folder):
             work = _begin(run, folder, fresh, console or Console(stderr=True), team)
             _resume(work)
@@ -74,15 +74,16 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
             write_atomic(folder / "config.json", json.dumps(about, indent=1).encode())
             team.wait()  # the others may read what is here now,
             team.wait()  # and have read it
-            with closing(_Log(folder, work.state["step"])) as log:
-                with memory.kept():
-                    _loop(work, log)
+            with closing(_Log(folder, work.state["step"])) as log, memory.kept():
+                _loop(work, log)
                 return _finish(work, log, command or f"regard train {run.name}")
 
 
 def _help(run: Run, folder: Path, team: Team) -> Done:
     """What a further process does: the same steps on other batches; it writes nothing."""
     team.wait()
+    if not (folder / "run.toml").exists():
+        raise ValueError(f"{folder} is not the folder of the first process; several machines need a shared one")
     work = _begin(run, folder, False, Console(quiet=True), team)
     _resume(work)
     team.wait()
@@ -170,7 +171,7 @@ def _loop(work: _Work, log: "_Log | None") -> None:
     stream = batches(work.corpus.train, t.tokens, t.seed, Place(*state["place"]))
     began = time.monotonic() - state["seconds"]
     model.train()
-    with _progress(work.console, work.run.name, t.steps, state["step"]) as bar, _stop_politely() as stop:
+    with _progress(work.console, work.run.name, t.steps, state["step"]) as bar, _stop_politely(team) as stop:
         since, seen, loss_sum = time.monotonic(), 0, 0.0
         while state["step"] < t.steps and not _enough(state, t.patience):
             step = state["step"] = state["step"] + 1
@@ -208,7 +209,7 @@ def _loop(work: _Work, log: "_Log | None") -> None:
                 since, seen, loss_sum = time.monotonic(), 0, 0.0
             paused = time.monotonic()
             if step % t.eval_every == 0 or step == t.steps:
-                held_out = evaluate(model, work.corpus.valid, t.tokens, work.device)
+                held_out = team.first(evaluate(model, work.corpus.valid, t.tokens, work.device))
                 perplexity = math.exp(min(held_out, 50))
                 if log is not None:
                     log.write(step, valid_loss=held_out, perplexity=perplexity)
@@ -222,6 +223,7 @@ def _loop(work: _Work, log: "_Log | None") -> None:
                 checkpoint.save(work.folder, state, model, optimizer, keep=t.average, every=t.save_every)
             since += time.monotonic() - paused
             if asked:  # a wish that came after the look above is granted at the next step
+                team.wait()  # until it is saved: torchrun ends all once one has ended
                 raise Interrupted(f"stopped at step {step:,}, saved in {work.folder}; go on with --resume")
     if _enough(state, t.patience):
         say(f"stopped early at step {state['step']:,}: {t.patience} evaluations without a better loss")
@@ -351,13 +353,16 @@ class _Stop:
 
 
 @contextmanager
-def _stop_politely() -> Iterator[_Stop]:
-    """Turn the first Ctrl-C (or SIGTERM) into a wish that the loop grants at the end of its step; a second one kills."""
+def _stop_politely(team: Team) -> Iterator[_Stop]:
+    """Turn the first Ctrl-C (or SIGTERM) into a wish that the loop grants at the end of its step; a second one kills.
+
+    Of several processes none is killed so: torchrun hands on a signal that all of them may have got already.
+    """
     stop = _Stop()
 
     def ask(number: int, frame: Any) -> None:
         stop.asked = True
-        for n, old in before.items():
+        for n, old in before.items() if team.size == 1 else ():
             signal.signal(n, old)
 
     before = {}

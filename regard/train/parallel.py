@@ -7,13 +7,14 @@ So n processes do what one does with `train.accumulate` n times as large.  The f
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-__all__ = ["Team", "joined"]
+__all__ = ["Team", "first_process", "joined"]
 
 
 class Team(NamedTuple):
@@ -35,22 +36,32 @@ class Team(NamedTuple):
     def seed(self, seed: int, step: int) -> None:
         """Draw other dropout masks in each process, the same ones again after a resume."""
         if self.size > 1:
-            torch.manual_seed((seed * 1_000_003 + step) * self.size + self.rank)
+            torch.manual_seed(((seed * 1_000_003 + step) * self.size + self.rank) % 2**63)
+
+    def first(self, number: float) -> float:
+        """The number that the first process has: for what all must decide alike."""
+        if self.size == 1:
+            return number
+        held = [number]
+        dist.broadcast_object_list(held)
+        return held[0]
 
     def add_up(self, model: nn.Module, *numbers: float) -> list[float]:
         """Leave in each process the sum of all gradients; return the sums of some numbers, in the same message."""
         if self.size == 1:
             return list(numbers)
         grads = [p.grad for p in model.parameters() if p.grad is not None]
-        device = grads[0].device
-        message = torch.cat([*(g.flatten() for g in grads), torch.tensor(numbers, device=device)])
+        message = torch.cat([*(g.flatten() for g in grads), torch.tensor(numbers, device=grads[0].device)])
         dist.all_reduce(message)
-        sums = message[len(message) - len(numbers) :]
-        torch._foreach_copy_(grads, [
-            part.view_as(g) for part, g in zip(message[: len(message) - len(numbers)].split([g.numel() for g in grads]),
-                                               grads, strict=True)
-        ])  # fmt: skip
-        return sums.tolist()
+        *sums, rest = message.split([*(g.numel() for g in grads), len(numbers)])
+        for g, part in zip(grads, sums, strict=True):
+            g.copy_(part.view_as(g))
+        return rest.tolist()
+
+
+def first_process() -> bool:
+    """Whether this process is alone, or the first that torchrun has started."""
+    return int(os.environ.get("WORLD_SIZE", "1")) < 2 or os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
@@ -59,9 +70,17 @@ def joined(device: torch.device) -> Iterator[Team]:
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield Team()
         return
+    if device.type == "mps" or device.index is not None:
+        raise ValueError(f"train.device={device} and several processes; use cpu, or cuda without a number")
     if device.type == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        here = int(os.environ["LOCAL_RANK"])
+        if here >= torch.cuda.device_count():
+            raise ValueError(
+                f"process {here + 1} of this machine has no GPU; start {torch.cuda.device_count()} of them"
+            )
+        torch.cuda.set_device(here)
+    # The others wait while the first one encodes the corpus, however long that takes.
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(days=1))
     try:
         yield Team(dist.get_rank(), dist.get_world_size())
     finally:
