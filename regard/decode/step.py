@@ -11,7 +11,10 @@ __all__ = ["Steps", "take"]
 
 
 class Steps(Protocol):
-    """A model that reads once and then answers token by token.  The state is any nest of tensors, batch first."""
+    """A model that reads once and then answers token by token.
+
+    The state is any nest of tensors, batch first, or of things that have a `take` of their own.
+    """
 
     def start(self, source: Tensor) -> Any:
         """Read the source (B, S) → the state before the first token."""

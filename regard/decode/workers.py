@@ -1,4 +1,4 @@
-"""Work shared among threads that have one core each.
+"""Work shared among threads, each of which computes on one core.
 
 A step of decoding is many small products: two cores on each of them wait for one another more than they work.
 """

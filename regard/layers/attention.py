@@ -124,7 +124,7 @@ class Attention(nn.Module):
         return KeysValues(*split_heads(self.qkv.part(memory, self.dim, 3 * self.dim), self.heads, 2))
 
     def all_three(self, x: Tensor) -> tuple[Tensor, KeysValues]:
-        """Queries, keys and values of tokens that look at each other, in one product."""
+        """Queries, keys and values (B, H, T, E) of tokens that look at each other, in one product: (B, T, D) → all three."""
         q, k, v = split_heads(self.qkv(x), self.heads, 3)
         return q, KeysValues(k, v)
 

@@ -57,7 +57,7 @@ class Cache:
 
     @torch.no_grad()
     def take(self, rows: Tensor) -> "Cache":
-        """The same for other rows of the batch, with room for more."""
+        """The same for other rows of the batch (R,), with room for more."""
         if self.room is None:
             return self
         both = self.room.both

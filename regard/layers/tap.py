@@ -18,7 +18,8 @@ def watch(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Collect the attention weights of every call inside the `with`, by the name of the attention module.
 
     `seen["decoder.2.cross"]` is a list with one (B, H, Q, K) tensor for each call; in a cached decoding there is
-    one call a token.  The explicit path runs meanwhile; its numbers are tested equal to the fused one.
+    one call a token, whose queries are the beams, and whose keys in `decoder.N.attn` are the tokens of all beams, each
+    beam looking at its own.  The explicit path runs meanwhile; its numbers are tested equal to the fused one.
     """
     seen: dict[str, list[Tensor]] = {}
     watched = [(name, part) for name, part in model.named_modules() if isinstance(part, Attention)]

@@ -42,9 +42,9 @@ class Team(NamedTuple):
         """The number that the first process has: for what all must decide alike."""
         if self.size == 1:
             return number
-        held = [number]
-        dist.broadcast_object_list(held)
-        return held[0]
+        held = torch.tensor(number, dtype=torch.float64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
+        dist.broadcast(held, 0)
+        return held.item()
 
     def add_up(self, model: nn.Module, *numbers: float) -> list[float]:
         """Leave in each process the sum of all gradients; return the sums of some numbers, in the same message."""

@@ -36,16 +36,28 @@ def instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 # Where it can
 
 
-def test_float32_is_the_model_as_it_is_and_needs_no_trial(instead):
+def test_float32_has_the_same_numbers_and_needs_no_trial(instead):
     instead("exit 1")
-    model = nn.Sequential(nn.Linear(2, 2))
-    assert Trial("float32").passed(model) is model
-    assert isinstance(model[0], nn.Linear)
+    model = nn.Sequential(nn.Linear(2, 3))
+    wanted = model[0].weight.detach().clone()
+    with Trial("float32") as trial:
+        assert trial.passed(model) is model
+    assert torch.equal(model[0].weight, wanted)
+    assert not any(p.requires_grad for p in model.parameters())  # all of it is for decoding, not a part
 
 
 def test_a_child_that_ends_well_lets_the_model_have_8_bits(instead):
     instead("echo some words >&2; exit 0")
-    assert isinstance(Trial("int8").passed(nn.Sequential(nn.Linear(2, 2)))[0], Int8Linear)
+    with Trial("int8") as trial:
+        assert isinstance(trial.passed(nn.Sequential(nn.Linear(2, 2)))[0], Int8Linear)
+
+
+def test_a_run_that_cannot_be_opened_leaves_no_child_behind(tmp_path, instead):
+    instead(f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    with pytest.raises((ValueError, OSError)), Trial("int8") as trial:
+        child = trial.child
+        raise ValueError("no such run")
+    assert child.returncode == -signal.SIGKILL
 
 
 def test_a_run_in_int8_answers_mostly_as_in_float32(translators):
