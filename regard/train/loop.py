@@ -217,12 +217,13 @@ def _loop(work: _Work, log: "_Log | None") -> None:
                     _show_samples(work)
                 state["worse"] = 0 if held_out < state["best"] else state["worse"] + 1
                 state["best"] = min(held_out, state["best"])
+            asked = asked if team.size > 1 else bool(stop)  # alone, one need not have told the others
             saving = step % t.save_every == 0 or step == t.steps or bool(asked) or _enough(state, t.patience)
             if saving and log is not None:
                 state["seconds"] = time.monotonic() - began
                 checkpoint.save(work.folder, state, model, optimizer, keep=t.average, every=t.save_every)
             since += time.monotonic() - paused
-            if asked:  # a wish that came after the look above is granted at the next step
+            if asked or (saving and stop and team.size == 1):  # a wish that comes later is granted at the next step
                 team.wait()  # until it is saved: torchrun ends all once one has ended
                 raise Interrupted(f"stopped at step {step:,}, saved in {work.folder}; go on with --resume")
     if _enough(state, t.patience):
