@@ -48,7 +48,7 @@ def test_every_file_stands_in_the_tree_once_and_nothing_else_does():
     folders = {p for p in tree() if p.endswith("/")}
     assert all((ROOT / f).is_dir() for f in folders)
     assert {
-        f"tests/{p.name}/" for p in (ROOT / "tests").iterdir() if p.is_dir() and not p.name.startswith("__")
+        f"tests/{p.name}/" for p in (ROOT / "tests").iterdir() if p.is_dir() and not p.name.startswith(("__", "."))
     } <= folders
 
 
