@@ -52,11 +52,10 @@ def test_a_child_that_ends_well_lets_the_model_have_8_bits(instead):
         assert isinstance(trial.passed(nn.Sequential(nn.Linear(2, 2)))[0], Int8Linear)
 
 
-def test_a_run_that_cannot_be_opened_leaves_no_child_behind(tmp_path, instead):
-    instead(f"echo $$ > {tmp_path}/pid; exec sleep 60")
-    with pytest.raises((ValueError, OSError)), Trial("int8") as trial:
+def test_a_run_that_cannot_be_opened_leaves_no_child_behind(instead):
+    instead("exec sleep 60")
+    with Trial("int8") as trial:  # left before anybody asks how it went
         child = trial.child
-        raise ValueError("no such run")
     assert child.returncode == -signal.SIGKILL
 
 
