@@ -87,6 +87,24 @@ def test_an_error_in_a_thread_comes_through(translator, cores):
     assert torch.get_num_threads() == 2
 
 
+def test_a_listener_that_gives_up_leaves_the_cores_as_they_were(translator, cores, workers):
+    def give_up(done: int) -> None:
+        raise KeyboardInterrupt
+
+    cores(2)
+    with pytest.raises(KeyboardInterrupt) as held:
+        translator.translate(TEXTS, beam=1, batch=4, progress=give_up)
+    assert held.traceback  # which keeps what was under way alive
+    found = []
+    new = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    new.start()
+    new.join()
+    assert found == [2]
+    workers.clear()
+    translator.translate(TEXTS, beam=1)
+    assert threading.get_ident() not in workers  # the next one is shared again
+
+
 # Sentences
 
 
@@ -136,13 +154,15 @@ def test_search_on_token_numbers_is_what_translate_says(translator, beam):
 # Samples
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_samples_of_a_seed_are_the_same_again_and_others_of_another(translator, cores, threads):
-    cores(threads)
-    how = {"temperature": 2.0, "top_k": 20, "top_p": 0.95, "batch": 6}
-    once, again, other = (translator.translate(TEXTS, seed=seed, **how) for seed in (1, 1, 2))
-    assert once == again
-    assert [one.text for one in once] != [one.text for one in other]
+def test_samples_of_a_seed_are_the_same_again_on_any_number_of_cores_and_others_of_another(translator, cores):
+    found = []
+    for threads, seed in ((1, 1), (1, 1), (2, 1), (1, 2)):
+        cores(threads)
+        answers = translator.translate(TEXTS[:10], seed=seed, temperature=2.0, top_k=20, top_p=0.95, batch=5)
+        found.append([one.text for one in answers])
+    once, again, shared, other = found
+    assert once == again == shared
+    assert once != other
 
 
 @pytest.mark.parametrize("how", [{"top_k": 1}, {"top_p": 1e-9}, {"temperature": 1e-9}], ids=str)

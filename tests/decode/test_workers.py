@@ -125,6 +125,26 @@ def test_a_reader_that_stops_early_leaves_the_cores_as_they_were(workers):
     assert threads() == before
 
 
+def test_a_second_sharing_meanwhile_works_in_its_own_thread_and_a_later_one_is_shared_again():
+    def where(job: int) -> int:
+        return threading.get_ident()
+
+    def apart() -> bool:
+        return threading.get_ident() not in {ident for _, ident in share(where, range(6), 2)}
+
+    before = threads()
+    first = share(where, range(6), 2)
+    next(first)
+    assert {ident for _, ident in share(where, range(6), 2)} == {threading.get_ident()}
+    first.close()
+    assert threads() == before
+    assert apart()
+    with pytest.raises(ZeroDivisionError):
+        list(share(Slow(fails=True), range(6), 2))
+    assert apart()  # after an error as well
+    assert threads() == before
+
+
 def test_while_it_is_shared_a_thread_yet_to_come_would_have_one_core():
     """What has to be put right at the end is really changed in between: else the tests above could not fail."""
     before = threads()

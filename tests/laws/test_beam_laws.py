@@ -190,6 +190,14 @@ def test_answers_are_the_same_whenever_those_that_ended_leave(model, seed, limit
             assert [h.score for h in got] == pytest.approx([h.score for h in wanted], rel=1e-6, abs=1e-6)
 
 
+def test_a_model_whose_scores_are_not_numbers_is_an_error_that_says_so():
+    model = tiny("first", "sinusoid", True)
+    nn.init.constant_(model.decoder[0].mlp.up.bias, torch.nan)
+    source, limits = torch.randint(3, VOCAB, (2, 3)), torch.tensor([4, 6])
+    with pytest.raises(ValueError, match="not numbers"):
+        beam(model, source, limits, bos=BOS, eos=2, width=3)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_the_share_says_when_they_leave(share, monkeypatch):
     model, steps = tiny("first", "sinusoid", True), []

@@ -1,11 +1,16 @@
 """Linear layers against torch's own; with 8-bit weights, within what rounding alone can do."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from regard.layers import linear as layers
 from regard.layers.linear import Int8Linear, Linear, by_columns, to_int8
 from regard.models.transformer import Transformer, TransformerConfig
 
@@ -29,14 +34,18 @@ def rounded(linear: nn.Linear) -> Int8Linear:
 def furthest(linear: nn.Linear, x: Tensor) -> Tensor:
     """How far each output may be from the exact one: (..., D) → (..., N).
 
-    A weight is off by half a step of its output's scale, an input by half a step of 255 between the least and the largest,
-    zero among them.
+    A weight is off by half a step of its output's scale, an input by half a step of its own.
     """
     weight = linear.weight.double()
     w_off = weight.abs().amax(1) / 127 / 2  # (N,)
-    x_off = (x.amax().clamp(min=0) - x.amin().clamp(max=0)).double() / 255 / 2
+    x_off = input_step(x) / 2
     off = x.double().abs().sum(-1, keepdim=True) * w_off + x_off * (weight.abs().sum(1) + weight.shape[1] * w_off)
     return off * 1.0001 + 1e-5 * (1 + x.abs().double() @ weight.abs().T)  # float32 adds a little of its own
+
+
+def input_step(x: Tensor) -> Tensor:
+    """What lies between the least and the largest, zero among them, in steps of 8 bits, or of 7 without VNNI."""
+    return (x.amax().clamp(min=0) - x.amin().clamp(max=0)).double() / (127 if layers.SEVEN_BITS else 255)
 
 
 def exact(linear: nn.Linear, x: Tensor) -> Tensor:
@@ -48,12 +57,12 @@ def exact(linear: nn.Linear, x: Tensor) -> Tensor:
 
 
 @law
-@given(seed=seeds, width=sizes, outputs=sizes, rows=st.integers(1, 5), data=st.data())
-def test_a_part_of_the_outputs_is_that_part_of_torchs_layer(seed, width, outputs, rows, data):
+@given(seed=seeds, width=sizes, outputs=sizes, rows=st.integers(1, 5), biased=st.booleans(), data=st.data())
+def test_a_part_of_the_outputs_is_that_part_of_torchs_layer(seed, width, outputs, rows, biased, data):
     start = data.draw(st.integers(0, outputs - 1))
     stop = data.draw(st.integers(start + 1, outputs))
-    linear = layer(seed, width, outputs).double()
-    theirs = nn.Linear(width, outputs).double()
+    linear = layer(seed, width, outputs, biased).double()
+    theirs = nn.Linear(width, outputs, bias=biased).double()
     theirs.load_state_dict(linear.state_dict())
     x = torch.randn(rows, width, dtype=torch.float64)
     torch.testing.assert_close(linear(x), theirs(x))
@@ -95,8 +104,7 @@ def test_an_input_is_off_by_half_a_step_at_most(seed, width, rows, size):
     linear = Linear(width, width, bias=False)
     nn.init.eye_(linear.weight)  # ones and zeros again
     x = size * torch.randn(rows, width, generator=torch.Generator().manual_seed(seed))
-    step = (x.amax().clamp(min=0) - x.amin().clamp(max=0)) / 255
-    assert ((rounded(linear)(x) - x).abs() <= 0.501 * step.clamp(min=1e-4)).all()
+    assert ((rounded(linear)(x) - x).abs() <= 0.501 * input_step(x).clamp(min=1e-4)).all()
 
 
 @law
@@ -122,6 +130,39 @@ def test_the_largest_products_add_up_without_overflow(width, sign):
     nn.init.constant_(linear.weight, sign)  # 127 each, and each input 255
     nn.init.zeros_(linear.bias)
     torch.testing.assert_close(rounded(linear)(torch.ones(2, width)), torch.full((2, 3), float(sign * width)))
+
+
+LARGEST = """
+import torch
+from regard.layers import linear
+linear.SEVEN_BITS = True  # as on such a machine
+layer = linear.Linear(64, 2)
+with torch.no_grad():
+    layer.weight[:] = torch.tensor([[1.0], [-1.0]])
+    layer.bias[:] = 0
+print(linear.to_int8(torch.nn.Sequential(layer))(torch.ones(1, 64)).tolist())
+"""
+
+x86 = pytest.mark.skipif(
+    "fbgemm" not in torch.backends.quantized.supported_engines, reason="only the engine of x86 has such machines"
+)
+
+
+@x86
+def test_nor_do_they_overflow_on_a_machine_without_vnni():
+    env = {**os.environ, "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2"}
+    done = subprocess.run([sys.executable, "-c", LARGEST], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.strip() == "[[64.0, -64.0]]"
+
+
+@x86
+def test_inputs_of_seven_bits_are_as_near_as_their_larger_steps_allow(monkeypatch):
+    linear, x = layer(0, 40, 30), torch.randn(9, 40)
+    monkeypatch.setattr(layers, "SEVEN_BITS", True)
+    coarse = rounded(linear)(x)
+    assert ((coarse - exact(linear, x)).abs() <= furthest(linear, x)).all()
+    monkeypatch.setattr(layers, "SEVEN_BITS", False)
+    assert not torch.equal(coarse, rounded(linear)(x))
 
 
 def test_a_large_weight_of_one_output_does_not_coarsen_another():

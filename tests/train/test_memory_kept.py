@@ -1,6 +1,7 @@
 """What a step frees is kept for the next one, and given back at the end."""
 
 import ctypes
+import os
 import platform
 import subprocess
 import sys
@@ -66,6 +67,13 @@ class Library:
         return 1
 
 
+@pytest.fixture(autouse=True)
+def no_word(monkeypatch):
+    """Nobody has said how memory is to be kept."""
+    for name in [name for name in os.environ if name.startswith("MALLOC_")]:
+        monkeypatch.delenv(name)
+
+
 def test_an_error_comes_through_and_every_setting_is_put_back(monkeypatch):
     library = Library()
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
@@ -83,11 +91,14 @@ def test_an_error_comes_through_and_every_setting_is_put_back(monkeypatch):
     assert library.trimmed == 1
 
 
-def test_without_glibc_nothing_is_touched(monkeypatch):
+@pytest.mark.parametrize("why", ["no glibc", "the user's word"])
+def test_without_glibc_or_where_the_user_has_settings_nothing_is_touched(monkeypatch, why):
     def touched(name):
         raise AssertionError("a C library was asked for")
 
-    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", "") if why == "no glibc" else ("glibc", "2.36"))
+    if why != "no glibc":
+        monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")
     monkeypatch.setattr(ctypes, "CDLL", touched)
     ran = False
     with memory.kept():

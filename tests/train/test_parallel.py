@@ -84,7 +84,8 @@ def obey(order: dict, rank: int, log: Path) -> None:
 
     def rate(step, *rest):
         if (rank, step) == (asked, last):
-            os.kill(os.getpid(), signal.SIGTERM)
+            for _ in range(2):  # as it comes if torchrun hands on what all have got already
+                os.kill(os.getpid(), signal.SIGTERM)
         return real(step, *rest)
 
     loop.inverse_square_root = rate
@@ -110,6 +111,7 @@ ORDERS = {
     "halved": [{"changes": (DROPS, "train.steps=3")}, {"changes": (DROPS, "train.steps=6", "--resume")}],
     "asked": [{"changes": (DROPS, "train.steps=6"), "ask": (1, 2)},
               {"changes": (DROPS, "train.steps=6", "--resume")}],
+    "mistaken": [{"changes": ("data.source=", "data.train=none.tsv", "data.valid=none.tsv")}],
 }  # fmt: skip
 
 
@@ -251,6 +253,14 @@ def test_a_second_training_in_the_same_folder_is_refused_in_one_line_by_all(trai
     assert all(torch.equal(weights(run)[name], before[name]) for name in before)
 
 
+def test_a_mistake_that_the_first_one_finds_is_one_line_and_nobody_waits_for_it(trained):
+    [[first, second]] = trained.ended("mistaken")
+    assert first == 2
+    assert second != 0
+    assert trained.said("mistaken", 0) == "regard: no file none.tsv; check the path\n"
+    assert trained.said("mistaken", 1) == ""
+
+
 # --- a team ---------------------------------------------------------------------------------------------------------
 
 
@@ -264,8 +274,16 @@ def test_without_torchrun_there_is_a_team_of_one_that_adds_and_seeds_nothing(mon
         team.wait()
         team.seed(1, 1)
         assert team.add_up(model, 2.5, True) == [2.5, True]
+        assert team.first(2.5) == 2.5
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(model.weight.grad, grad)
+
+
+@pytest.mark.parametrize("device", ["mps", "cuda:0"])
+def test_several_processes_on_one_device_are_refused_before_they_meet(monkeypatch, device):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=f"train.device={device} and several processes"), joined(torch.device(device)):
+        pass
 
 
 def test_each_process_draws_other_masks_at_each_step_and_the_same_ones_again():
