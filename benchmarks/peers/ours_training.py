@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from worker import Training, parameters, serve_training
 
@@ -51,7 +52,7 @@ def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training
     batches = [Batch(*pair) for pair in pairs]
     about = {"version": VERSION, "torch": torch.__version__, "parameters": parameters(model), "given": "fused Adam"}
     curve = lambda rates: [step(batch, rate)[1] for batch, rate in zip(batches, rates, strict=True)]  # noqa: E731
-    keep = lambda file: torch.save(model.state_dict(), file)  # noqa: E731
+    keep = lambda file: save_file({name: value.clone() for name, value in model.state_dict().items()}, file)  # noqa: E731
     return Training(lambda batch: step(batch)[0], batches, about, {"curve": curve, "keep": keep})
 
 

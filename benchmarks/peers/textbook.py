@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from worker import Training, learn, parameters, serve_training
 
@@ -155,7 +156,7 @@ class SmoothedLoss(nn.Module):
 def take_weights(model: Textbook, file: str) -> None:
     """Begin where a model of regard begins; only the names differ, and three matrices that regard holds as one."""
     found = {}
-    for theirs, value in torch.load(file, weights_only=True).items():
+    for theirs, value in load_file(file).items():
         name = theirs.replace("around_", "norm_").replace(".norm.", ".")
         if ".qkv." in name:
             found |= {name.replace("qkv", part): rows for part, rows in zip("qkv", value.chunk(3), strict=True)}
