@@ -11,6 +11,7 @@ import argparse
 import statistics
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -18,13 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import rig
+import torch
 from peers import to_marian
 from rich.console import Console
 from rich.table import Table
 from rig import Peer, Spread, Worker, say
+from torch import Tensor
 
 import regard
+from regard.data.batch import pad
 from regard.data.corpus import find_split
+from regard.data.tokenizer import BOS, EOS
+from regard.decode import search
 from regard.train.metrics import score
 
 RUN = Path("runs/bench-small")
@@ -162,14 +168,14 @@ def main() -> None:
         for worker in (*workers, *limits.values()):
             worker.stop()
     missing |= without
-    agreement = agree(task, found)
+    agreement = agree(task, found, {beam: slowly(task, beam) for beam in (1, 5)})
     show(found, agreement, scale, asked.repeats)
     for name, reason in missing.items():
         print(f"{name} is not measured: {reason}")
     for one in found:
         one.pop("answers")
     settings = {"sentences": len(task.texts), "alone": min(ALONE, len(task.texts)), "repeats": asked.repeats,
-                "split": SPLIT, "run": asked.run.name, "trained as": TRAIN if asked.run == RUN else None,
+                "split": SPLIT, "run": asked.run.name, "trained as": tomllib.loads((asked.run / "run.toml").read_text()),
                 "model": asdict(task.translator.model.config)}  # fmt: skip
     result = {"settings": settings, "versions": versions, "missing": missing, "questions": found,
               "agreement": agreement, "scale": scale}  # fmt: skip
@@ -303,24 +309,57 @@ def grow(task: Task, workers: list[Worker], most: int = 128) -> list[dict[str, f
     return found
 
 
-def agree(task: Task, found: list[Any]) -> list[dict[str, Any]]:
-    """BLEU of each side's answers, and how many are token for token those of regard in float32, as far as its limit goes.
+class Slowly:
+    """The model without any of its short cuts: every step reads all tokens so far anew, by the explicit formula."""
 
-    Only a model that repeats itself meets the limit: such answers are counted as cut.
+    def __init__(self, model: Any):
+        self.model = model
+
+    def start(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """The source (B, S), and no tokens yet."""
+        return source, source[:, :0]
+
+    def step(self, token: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Logits (B, V) after one more token (B,)."""
+        source, said = state[0], torch.cat((state[1], token[:, None]), 1)
+        with regard.watch(self.model):  # whoever watches needs the weights, which the fused path never has
+            return self.model(source, said)[:, -1], (source, said)
+
+
+def slowly(task: Task, beam: int) -> list[list[int]]:
+    """The answers by the slow path."""
+    say(f"beam {beam} by the slow path")
+    model, found = Slowly(task.translator.model), {}
+    order = sorted(range(len(task.sources)), key=lambda row: len(task.sources[row]))
+    for rows in (order[start : start + 50] for start in range(0, len(order), 50)):
+        source, limits = pad([task.sources[row] for row in rows]), torch.tensor([task.limits[row] for row in rows])
+        how: dict[str, Any] = {"bos": BOS, "eos": EOS}
+        if beam == 1:
+            answers = [[one] for one in search.greedy(model, source, limits, **how)]
+        else:
+            answers = search.beam(model, source, limits, width=beam, **how)
+        found |= {row: best.tokens for row, (best, *_) in zip(rows, answers, strict=True)}
+    return [found[row] for row in range(len(order))]
+
+
+def agree(task: Task, found: list[Any], slow: dict[int, list[list[int]]]) -> list[dict[str, Any]]:
+    """BLEU of each side's answers, and how many are token for token those of regard's slow path.
+
+    Only a model that repeats itself meets its limit of tokens.  Such answers are counted as cut and not compared: regard has
+    a limit for each sentence, the others one for each batch.
     """
     rows = []
-    plain = {one["beam"]: one["answers"].get("regard") for one in found
-             if one["precision"] == "float32" and not one["alone"]}  # fmt: skip
-    for one in found:
-        for side, answers in one["answers"].items() if not one["alone"] else ():
-            texts = [task.translator.tokenizer.decode(ids) for ids in answers]
-            bleu = score(texts, [[reference] for reference in task.references], tokenised=False)[0]
-            ours = plain[one["beam"]]
-            within = [ids[:most] for ids, most in zip(answers, task.limits, strict=True)]
-            same = sum(a == b for a, b in zip(within, ours, strict=True)) / len(within) if ours else None
-            cut = sum(len(ids) >= most for ids, most in zip(answers, task.limits, strict=True))
-            rows.append({"side": side, "beam": one["beam"], "precision": one["precision"], "BLEU": bleu.value,
-                         "signature": bleu.signature, "same as regard float32": same, "cut": cut})  # fmt: skip
+    asked = [(one["beam"], one["precision"], side, answers) for one in found if not one["alone"]
+             for side, answers in one["answers"].items()]  # fmt: skip
+    for beam, precision, side, answers in asked:
+        texts = [task.translator.tokenizer.decode(ids) for ids in answers]
+        bleu = score(texts, [[reference] for reference in task.references], tokenised=False)[0]
+        ended = [(ids, wanted) for ids, wanted, most in zip(answers, slow[beam], task.limits, strict=True)
+                 if max(len(ids), len(wanted)) < most]  # fmt: skip
+        same = sum(ids == wanted for ids, wanted in ended)
+        rows.append({"side": side, "beam": beam, "precision": precision, "BLEU": bleu.value,
+                     "signature": bleu.signature, "same as the slow path": same, "compared": len(ended),
+                     "cut": len(answers) - len(ended)})  # fmt: skip
     return rows
 
 
@@ -331,11 +370,10 @@ def show(found: list[Any], agreement: list[dict[str, Any]], scale: list[Any], re
         console.print(speed_table(one, repeats))
         for side, reason in one["left out"].items():
             console.print(f"{side} is left out: {reason}", soft_wrap=True, markup=False)
-    same = Table("", "search", "precision", "BLEU", "tokens as regard float32", "cut", title="The answers")
+    same = Table("", "search", "precision", "BLEU", "as regard's slow path", "cut", title="The answers")
     for row in agreement:
-        like = row["same as regard float32"]
         same.add_row(row["side"], f"beam {row['beam']}", row["precision"], f"{row['BLEU']:.2f}",
-                     "–" if like is None else f"{like:.1%}", str(row["cut"]))  # fmt: skip
+                     f"{row['same as the slow path']:,} of {row['compared']:,}", str(row["cut"]))  # fmt: skip
     console.print(same)
     batches = sorted({row["batch"] for row in scale})
     titled = "regard by batch and beam, float32, measured once"

@@ -81,6 +81,10 @@ def test_translate_json_holds_text_tokens_score_and_the_n_best(regard, small_run
     assert found["n_best"][0]["text"] == found["text"]
 
 
+def test_translate_json_has_a_score_also_where_none_is_needed_to_find_it(regard, small_run):
+    assert json.loads(regard("translate", small_run, "a b c", "--json", "--beam", 1).out)["score"] < 0
+
+
 def test_translate_reads_a_file_and_standard_input_alike(small_run, tmp_path):
     lines = "a b c\nd e\n\nz y x\n"
     file = write(tmp_path / "in.txt", lines)

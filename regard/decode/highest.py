@@ -10,6 +10,7 @@ __all__ = ["highest", "log_total"]
 
 COLUMNS = 256
 ROWS = 32  # whose odds stay in a core's cache
+FEW = 32  # rows that one step over all is quicker for
 
 
 def highest(x: Tensor, k: int, add: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -23,9 +24,6 @@ def highest(x: Tensor, k: int, add: Tensor | None = None) -> tuple[Tensor, Tenso
     depth = vocab // COLUMNS
     if x.device.type != "cpu" or depth * k * 4 > width * vocab or depth < 2:
         return (x if add is None else x + add[:, :, None]).flatten(1).topk(k)
-    if k == batch == width == 1:  # many small steps would take longer than one that is not so quick
-        value, place = x.max(2)
-        return value if add is None else value + add, place
     whole = depth * COLUMNS  # what is left over, fewer than COLUMNS, are columns of one number each
     tops = torch.cat(
         (x[:, :, :whole].view(batch, width, depth, COLUMNS).amax(2), x[:, :, whole:]), 2
@@ -44,7 +42,7 @@ def highest(x: Tensor, k: int, add: Tensor | None = None) -> tuple[Tensor, Tenso
 
 def log_total(logits: Tensor) -> Tensor:
     """The logarithm of the sum of all exponentials of each row: (R, V) → (R,); `logits.logsumexp(-1)` in small blocks."""
-    if logits.device.type != "cpu":
+    if logits.device.type != "cpu" or len(logits) < FEW:
         return logits.logsumexp(-1)
     top = logits.amax(-1, keepdim=True)
     top.masked_fill_(top.isinf(), 0.0)  # of a row of -inf alone, too, the answer is -inf

@@ -19,10 +19,10 @@ STAY = 0.75  # ended sentences leave once no more than this share of the batch g
 
 
 class Hypothesis(NamedTuple):
-    """A finished answer: its tokens without start and end, and its log-probability / length ** penalty."""
+    """A finished answer: its tokens without start and end, and its log-probability / length ** penalty, if kept."""
 
     tokens: list[int]
-    score: float
+    score: float | None
 
 
 def _score(total: float, length: int, penalty: float) -> float:
@@ -30,19 +30,22 @@ def _score(total: float, length: int, penalty: float) -> float:
 
 
 def greedy(
-    model: Steps, source: Tensor, limits: Tensor, *, bos: int, eos: int, penalty: float = 1.0
+    model: Steps, source: Tensor, limits: Tensor, *, bos: int, eos: int, penalty: float = 1.0, scores: bool = True
 ) -> list[Hypothesis]:
-    """The likeliest token, each time.  `limits` (B,) is the most tokens for each sentence, its end counted."""
+    """The likeliest token, each time.  `limits` (B,) is the most tokens for each sentence, its end counted.
+
+    Without `scores`, the odds of all other tokens need not be summed.
+    """
 
     def best(logits: Tensor) -> Tensor:
-        return highest(logits[:, None], 1)[1]
+        return logits.max(1)[1] if len(logits) == 1 else highest(logits[:, None], 1)[1][:, 0]
 
-    return _roll(model, source, limits, best, bos, eos, penalty)
+    return _roll(model, source, limits, best, bos, eos, penalty, scores)
 
 
 def sample(
     model: Steps, source: Tensor, limits: Tensor, *, bos: int, eos: int, generator: torch.Generator,
-    temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, penalty: float = 1.0,
+    temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, penalty: float = 1.0, scores: bool = True,
 ) -> list[Hypothesis]:  # fmt: skip
     """A token drawn by its probability, each time.
 
@@ -66,18 +69,19 @@ def sample(
             logits = logits.masked_fill(
                 torch.zeros_like(before, dtype=torch.bool).scatter(-1, where, before >= top_p), -math.inf
             )
-        return torch.multinomial(logits.softmax(-1), 1, generator=generator)
+        return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
 
-    return _roll(model, source, limits, draw, bos, eos, penalty)
+    return _roll(model, source, limits, draw, bos, eos, penalty, scores)
 
 
 @torch.inference_mode()
 def _roll(
-    model: Steps, source: Tensor, limits: Tensor, choose: Callable[[Tensor], Tensor], bos: int, eos: int, penalty: float
-) -> list[Hypothesis]:
+    model: Steps, source: Tensor, limits: Tensor, choose: Callable[[Tensor], Tensor], bos: int, eos: int, penalty: float,
+    scores: bool,
+) -> list[Hypothesis]:  # fmt: skip
     """Step all sentences together; those that have ended leave the batch, several at once.
 
-    `choose` gives the next token (B, 1) by the logits (B, V).
+    `choose` gives the next token (B,) by the logits (B, V).
     """
     found: list[Hypothesis | None] = [None] * len(source)
     said: list[list[int]] = [[] for _ in range(len(source))]
@@ -88,18 +92,20 @@ def _roll(
     state = model.start(source)
     while rows:
         logits, state = model.step(token, state)  # (B, V)
-        chosen = choose(logits)  # (B, 1)
-        total += logits.gather(1, chosen).squeeze(1) - log_total(logits)
-        token = chosen.squeeze(1)
+        token = choose(logits)  # (B,)
+        if scores:
+            total += logits.gather(1, token[:, None])[:, 0] - log_total(logits)
         for row, (i, one) in enumerate(zip(rows, token.tolist(), strict=True)):
             if i < 0:
                 continue
             said[i].append(one)
             if one == eos or len(said[i]) >= most[i]:
                 ids = said[i][:-1] if one == eos else said[i]
-                found[i] = Hypothesis(ids, _score(float(total[row]), len(said[i]), penalty))
+                found[i] = Hypothesis(ids, _score(float(total[row]), len(said[i]), penalty) if scores else None)
                 rows[row] = -1
         stay = [row for row, i in enumerate(rows) if i >= 0]
+        if not stay:
+            break
         if len(stay) <= STAY * len(rows):
             state, token, total = take(
                 (state, token, total), torch.tensor(stay, dtype=torch.long, device=source.device)
@@ -120,7 +126,7 @@ def beam(
     """
     if width < 1:
         raise ValueError(f"width {width}; use a beam of 1 or more")
-    found: list[list[Hypothesis]] = [[] for _ in range(len(source))]
+    found: list[list[tuple[float, list[int]]]] = [[] for _ in range(len(source))]
     sentence = torch.arange(len(source), device=source.device)  # (B,): which sentence a line of beams is
     state = take(model.start(source), sentence[:, None].expand(-1, width))  # (B · W, ...)
     token = torch.full((len(source) * width,), bos, device=source.device)
@@ -138,7 +144,7 @@ def beam(
         row, place = ended.T
         ids = torch.cat((said[row, parent[row, place]], token[row, place][:, None]), -1).tolist()
         for i, one, end in zip(sentence[row].tolist(), ids, best[row, place].tolist(), strict=True):
-            found[i].append(Hypothesis(one[:-1] if one[-1] == eos else one, _score(end, length, penalty)))
+            found[i].append((_score(end, length, penalty), one[:-1] if one[-1] == eos else one))
         score, keep = best.masked_fill(over, -math.inf).topk(width)  # (B, W)
         parent, token = parent.gather(1, keep), token.gather(1, keep)
         said = torch.cat((said.gather(1, parent[:, :, None].expand(-1, -1, length - 1)), token[:, :, None]), -1)
@@ -152,7 +158,8 @@ def beam(
         token = token.flatten()
     if not all(found):
         raise ValueError("the model's scores are not numbers; its weights may be damaged: train again, or restore them")
-    return [sorted(all_of_one, key=lambda h: -h.score)[:width] for all_of_one in found]
+    best_first = (sorted(answers, key=lambda answer: -answer[0])[:width] for answers in found)
+    return [[Hypothesis(tokens, score_of_one) for score_of_one, tokens in answers] for answers in best_first]
 
 
 def _grow(score: Tensor, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

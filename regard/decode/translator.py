@@ -32,7 +32,7 @@ class Translation:
 
     text: str
     tokens: list[str]
-    score: float  # log-probability / length ** penalty
+    score: float | None  # log-probability / length ** penalty; of a greedy answer or a sample only if asked for
     n_best: list["Translation"] = field(default_factory=list)
 
 
@@ -66,12 +66,14 @@ class Translator:
         top_k: int = 0,
         top_p: float = 1.0,
         seed: int = 0,
+        scores: bool = False,
         first: int = 1,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[Translation]:
         """Translate sentences, in their order.  `beam` 1 is greedy; a `temperature` draws samples instead.
 
-        What is not given is as the run says.  An empty sentence stays empty; one too long is refused, by its number,
+        What is not given is as the run says.  A greedy answer or a sample has no score unless `scores` are asked for: they
+        take time.  An empty sentence stays empty; one too long is refused, by its number,
         counted from `first`.  `progress` hears how many are done.
         """
         if isinstance(texts, str):
@@ -91,7 +93,7 @@ class Translator:
                     f"sentence {number} has {len(ids):,} tokens; "
                     f"this model takes at most {self.longest}: split it into sentences"
                 )
-        answers = self.search(sources, beam=1 if temperature is not None else width, batch=size, penalty=penalty,
+        answers = self.search(sources, beam=1 if temperature is not None else width, batch=size, penalty=penalty, scores=scores,
                               sampling=None if temperature is None else Sampling(temperature, top_k, top_p, seed),
                               progress=progress)  # fmt: skip
         found = []
@@ -110,6 +112,7 @@ class Translator:
         beam: int,
         batch: int,
         penalty: float,
+        scores: bool = False,
         sampling: "Sampling | None" = None,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Hypothesis]]:
@@ -128,9 +131,10 @@ class Translator:
                     "top_k": sampling.top_k,
                     "top_p": sampling.top_p,
                 }
-                return [[one] for one in search.sample(self.model, source, limits, **how, **options, generator=draws)]
+                options |= {"scores": scores, "generator": draws}
+                return [[one] for one in search.sample(self.model, source, limits, **how, **options)]
             if beam == 1:
-                return [[one] for one in search.greedy(self.model, source, limits, **how)]
+                return [[one] for one in search.greedy(self.model, source, limits, **how, scores=scores)]
             return search.beam(self.model, source, limits, width=beam, **how)
 
         found = [[Hypothesis([], 0.0)] for _ in sources]
@@ -149,10 +153,11 @@ class Translator:
 
     def _workers(self, sentences: int) -> int:
         """How many threads are worth their while: each with a core of its own, and some sentences."""
-        parts = [part for part in self.model.modules() if isinstance(part, Attention)]
-        if next(self.model.parameters()).device.type != "cpu" or any(part.tap for part in parts):
-            return 1  # one who watches sees the steps in their order
-        return max(1, min(torch.get_num_threads(), MOST, sentences // SHARE))
+        workers = max(1, min(torch.get_num_threads(), MOST, sentences // SHARE))
+        if workers == 1 or next(self.model.parameters()).device.type != "cpu":
+            return 1
+        watched = any(part.tap for part in self.model.modules() if isinstance(part, Attention))
+        return 1 if watched else workers  # one who watches sees the steps in their order
 
     @property
     def longest(self) -> int:

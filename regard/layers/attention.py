@@ -43,7 +43,8 @@ def attend(
         past = causal_mask(q.shape[-2], k.shape[-2], q.device)
         mask, causal = past if mask is None else mask & past, False
     if score is None and not need_weights:  # the same numbers from one fused kernel
-        return _fused(q, k, v, _merge(bias, mask), causal, dropout, scale), None
+        both = mask if bias is None else bias if mask is None else bias.masked_fill(~mask, -math.inf)
+        return _fused(q, k, v, both, causal, dropout, scale), None
     if score is None:
         scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)  # (..., Q, K)
     else:
@@ -56,13 +57,6 @@ def attend(
         nowhere = ~mask.any(-1, keepdim=True)
         weights = scores.masked_fill(~(mask | nowhere), -math.inf).softmax(-1).masked_fill(nowhere, 0.0)
     return F.dropout(weights, dropout) @ v, weights  # (..., Q, E), (..., Q, K)
-
-
-def _merge(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """One additive or boolean mask for the fused kernel."""
-    if bias is None or mask is None:
-        return mask if bias is None else bias
-    return bias.masked_fill(~mask, -math.inf)
 
 
 def _fused(
@@ -97,8 +91,8 @@ def _folded(
 class Attention(nn.Module):
     """Multi-head attention, Figure 2 of https://arxiv.org/abs/1706.03762.
 
-    `attn(x)` is self-attention, `attn(x, attn.keys_values(memory))` cross-attention; a cache goes between `all_three`
-    and `look`.  While `watch` looks at a model, `tap` receives the weights and the explicit path is taken.
+    `attn(x)` is self-attention, `attn(x, attn.keys_values(memory))` cross-attention.  While `watch` looks at a model, `tap`
+    receives the weights and the explicit path is taken.
     """
 
     def __init__(self, dim: int, heads: int, dropout: float = 0.0):
@@ -116,27 +110,27 @@ class Attention(nn.Module):
 
     def queries(self, x: Tensor) -> Tensor:
         """Project what looks: (B, Q, D) → (B, H, Q, E)."""
-        [q] = split_heads(self.qkv.part(x, 0, self.dim), self.heads)
+        [q] = split_heads(self.qkv.at_hand(0, self.dim)(x), self.heads)
         return q
 
     def keys_values(self, memory: Tensor) -> KeysValues:
         """Project what may be looked at: (B, K, D) → keys and values (B, H, K, E)."""
-        return KeysValues(*split_heads(self.qkv.part(memory, self.dim, 3 * self.dim), self.heads, 2))
-
-    def all_three(self, x: Tensor) -> tuple[Tensor, KeysValues]:
-        """Queries, keys and values (B, H, T, E) of tokens that look at each other, in one product: (B, T, D) → all three."""
-        q, k, v = split_heads(self.qkv(x), self.heads, 3)
-        return q, KeysValues(k, v)
+        return KeysValues(*split_heads(self.qkv.at_hand(self.dim, 3 * self.dim)(memory), self.heads, 2))
 
     def forward(self, x: Tensor, memory: KeysValues | None = None, *, bias: Tensor | None = None,
                 mask: Tensor | None = None, causal: bool = False) -> Tensor:  # fmt: skip
         """Let each token of x (B, Q, D) look at the memory, or at x itself; → (B, Q, D)."""
-        q, memory = self.all_three(x) if memory is None else (self.queries(x), memory)
-        return self.look(q, memory, bias=bias, mask=mask, causal=causal)
+        if memory is None:
+            q, k, v = split_heads(self.qkv(x), self.heads, 3)  # all three in one product
+            memory = KeysValues(k, v)
+        else:
+            q = self.queries(x)
+        return self.out(join_heads(self.look(q, memory, bias=bias, mask=mask, causal=causal)))  # (B, Q, D)
 
     def look(self, q: Tensor, memory: KeysValues, *, bias: Tensor | None = None,
              mask: Tensor | None = None, causal: bool = False) -> Tensor:  # fmt: skip
-        """Let each query (B, H, Q, E) look at the memory; → (B, Q, D)."""
+        """What each query (B, H, Q, E) sees in the memory: (B, H, Q, E)."""
+        tap = self.tap
         mixed, weights = attend(
             q,
             memory.keys,
@@ -145,8 +139,8 @@ class Attention(nn.Module):
             mask=mask,
             causal=causal,
             dropout=self.dropout if self.training else 0.0,
-            need_weights=self.tap is not None,
-        )  # (B, H, Q, E)
-        if self.tap is not None and weights is not None:
-            self.tap(weights)
-        return self.out(join_heads(mixed))  # (B, Q, D)
+            need_weights=tap is not None,
+        )
+        if tap is not None and weights is not None:
+            tap(weights)
+        return mixed

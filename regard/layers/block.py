@@ -3,14 +3,20 @@
 Shapes: B batch, T target and S source length, W beams, K keys, D width, H heads, E width of one head.
 """
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from regard.layers.attention import Attention
 from regard.layers.cache import Cache, KeysValues
 from regard.layers.mlp import MLP
 from regard.layers.norm import NormFirst, NormLast
+from regard.layers.shapes import join_rows, split_rows
 
-__all__ = ["DecoderBlock", "EncoderBlock"]
+__all__ = ["DecoderBlock", "EncoderBlock", "Step"]
+
+# (x, beams, memory, its mask, past, seen) → x one place further, and the past
+Step = Callable[[Tensor, int, KeysValues, Tensor | None, Cache, Tensor | None], tuple[Tensor, Cache]]
 
 
 class EncoderBlock(nn.Module):
@@ -47,20 +53,33 @@ class DecoderBlock(nn.Module):
         x = self.around_cross(x, lambda h: self.cross(h, memory, mask=mask))
         return self.around_mlp(x, self.mlp)
 
-    def step(
-        self, x: Tensor, memory: KeysValues, mask: Tensor, past: Cache, seen: Tensor | None
-    ) -> tuple[Tensor, Cache]:
-        """One place further, for W beams of each sentence: (B, W, D) → (B, W, D), and the past with this place in it.
+    def at_hand(self) -> Step:
+        """The block for one place at a time, as a plain function that has all it needs at hand and drops nothing.
 
+        It takes W beams of each sentence one place further: (B · W, D) → (B · W, D), and the past with this place in it.
         `seen` (B, 1, W, K) says which keys of the past are a beam's own; without it, all are.
         """
+        attn, cross, heads, think = self.attn, self.cross, self.attn.heads, self.mlp.at_hand()
+        all_three, query = attn.qkv.at_hand(), cross.qkv.at_hand(0, cross.dim)
+        close_back, close_across = attn.out.at_hand(), cross.out.at_hand()
+        around_attn, around_cross, around_mlp = (
+            around.at_hand() for around in (self.around_attn, self.around_cross, self.around_mlp)
+        )
 
-        def look_back(h: Tensor) -> Tensor:
-            nonlocal past
-            q, now = self.attn.all_three(h)
-            past = past.add(now)
-            return self.attn.look(q, past.all(), mask=seen)
+        def step(
+            x: Tensor, beams: int, memory: KeysValues, mask: Tensor | None, past: Cache, seen: Tensor | None
+        ) -> tuple[Tensor, Cache]:
+            def look_back(h: Tensor) -> Tensor:
+                nonlocal past
+                parts = split_rows(all_three(h), beams, heads, 3)
+                past = past.add(parts[1:])
+                return close_back(join_rows(attn.look(parts[0], past.all(), mask=seen)))
 
-        x = self.around_attn(x, look_back)
-        x = self.around_cross(x, lambda h: self.cross(h, memory, mask=mask))
-        return self.around_mlp(x, self.mlp), past
+            def look_across(h: Tensor) -> Tensor:
+                return close_across(join_rows(cross.look(split_rows(query(h), beams, heads)[0], memory, mask=mask)))
+
+            x = around_attn(x, look_back)
+            x = around_cross(x, look_across)
+            return around_mlp(x, think), past
+
+        return step

@@ -24,7 +24,7 @@ class _Room:
     """Memory for keys and values (2, B, H, room, E), of which the first `filled` of each row are written."""
 
     def __init__(self, like: Tensor, batch: int, room: int):
-        self.both = like.new_empty(2, batch, like.shape[-3], room, like.shape[-1])
+        self.both = like.new_empty(2, batch, like.shape[2], room, like.shape[4])
         self.filled = 0
 
 
@@ -38,22 +38,22 @@ class Cache:
     def __init__(self, room: _Room | None = None, used: int = 0):
         self.room, self.used = room, used
 
-    def add(self, now: KeysValues) -> "Cache":
-        """These tokens, followed by later ones (B, H, K, E)."""
-        used = self.used + now.keys.shape[2]
-        room = self.room
+    def add(self, now: Tensor) -> "Cache":
+        """These tokens, followed by later ones: their keys and values, (2, B, H, K, E)."""
+        count = now.shape[3]
+        used, room = self.used + count, self.room
         if room is None or room.filled != self.used or used > room.both.shape[3]:
-            room = _Room(now.keys, len(now.keys), max(ROOM, 2 * used))
+            room = _Room(now, now.shape[1], max(ROOM, 2 * used))
             if self.room is not None:
                 room.both[:, :, :, : self.used] = self.room.both[:, :, :, : self.used]
-        torch.stack((now.keys.detach(), now.values.detach()), out=room.both[:, :, :, self.used : used])
+        room.both.narrow(3, self.used, count).copy_(now.detach())
         room.filled = used
         return Cache(room, used)
 
     def all(self) -> KeysValues:
         """All tokens so far, (B, H, K, E)."""
         assert self.room is not None
-        return KeysValues(*self.room.both[:, :, :, : self.used].unbind())
+        return KeysValues(*self.room.both.narrow(3, 0, self.used).unbind())
 
     @torch.no_grad()
     def take(self, rows: Tensor) -> "Cache":

@@ -3,6 +3,8 @@
 Shapes: B batch, T tokens, D width, V vocabulary.
 """
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from regard.layers.dropout import Dropout
@@ -25,6 +27,11 @@ class Embed(nn.Module):
         """Ids (B, T), the first of them standing at place `start` → (B, T, D)."""
         x = self.tokens(ids) * self.tokens.embedding_dim**0.5  # (B, T, D)
         return self.dropout(x + self.positions(start, start + ids.shape[1]))
+
+    def at_hand(self) -> Callable[[Tensor, int], Tensor]:
+        """The same for tokens (R,) that all stand at one place, as a plain function that drops nothing: → (R, D)."""
+        table, scale, positions = self.tokens.weight, self.tokens.embedding_dim**0.5, self.positions.forward
+        return lambda ids, place: table.index_select(0, ids).mul_(scale).add_(positions(place, place + 1))
 
 
 def token_table(vocab: int, dim: int) -> nn.Embedding:

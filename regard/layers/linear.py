@@ -4,6 +4,8 @@ Shapes: N outputs, D width.
 """
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +19,18 @@ SEVEN_BITS = not getattr(torch.cpu, "_is_vnni_supported", lambda: False)()
 
 
 class Linear(nn.Linear):
-    """torch's linear layer, of which a part of the outputs can be asked for alone."""
+    """torch's linear layer, which also comes, whole or in part, as a plain function."""
 
-    def part(self, x: Tensor, start: int, stop: int) -> Tensor:
-        """Outputs `start` to `stop` - 1 of what the whole layer would give: (..., D) → (..., stop - start)."""
-        return F.linear(x, self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
+    def at_hand(self, start: int = 0, stop: int | None = None) -> Callable[[Tensor], Tensor]:
+        """A function for outputs `start` to `stop` - 1, (..., D) → (..., stop - start), with its weights at hand.
+
+        In a step of decoding, the call of a module takes as long as the product of a row.
+        """
+        weight: Tensor = self.weight
+        bias: Tensor | None = self.bias
+        if start or stop is not None:
+            weight, bias = weight[start:stop], None if bias is None else bias[start:stop]
+        return partial(F.linear, weight=weight, bias=bias)
 
 
 class Int8Linear(nn.Module):
@@ -51,13 +60,14 @@ class Int8Linear(nn.Module):
             self.packed[start, stop] = torch.ops.quantized.linear_prepack(rounded, bias)
         return self.packed[start, stop]
 
-    def part(self, x: Tensor, start: int, stop: int) -> Tensor:
-        """Outputs `start` to `stop` - 1: (..., D) → (..., stop - start)."""
-        return torch.ops.quantized.linear_dynamic(x, self.pack(start, stop), SEVEN_BITS)
+    def at_hand(self, start: int = 0, stop: int | None = None) -> Callable[[Tensor], Tensor]:
+        """A function for outputs `start` to `stop` - 1: (..., D) → (..., stop - start)."""
+        packed = self.pack(start, self.outputs if stop is None else stop)
+        return partial(torch.ops.quantized.linear_dynamic.default, W_prepack=packed, reduce_range=SEVEN_BITS)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) → (..., N)."""
-        return self.part(x, 0, self.outputs)
+        return self.at_hand()(x)
 
 
 def to_int8(model: nn.Module) -> nn.Module:

@@ -3,6 +3,8 @@
 Shapes: B batch, T tokens, D width.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -25,3 +27,8 @@ class MLP(nn.Module):
         """(B, T, D) → (B, T, D)."""
         hidden = torch.relu_(self.up(x.flatten(0, -2)))  # in place: a product of two matrices is read by nobody else
         return self.down(hidden).view_as(x)
+
+    def at_hand(self) -> Callable[[Tensor], Tensor]:
+        """The same as a plain function with its weights at hand: (R, D) → (R, D)."""
+        up, down = self.up.at_hand(), self.down.at_hand()
+        return lambda x: down(torch.relu_(up(x)))

@@ -4,12 +4,25 @@ Shapes: B batch, T tokens, D width.
 """
 
 from collections.abc import Callable
+from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from regard.layers.dropout import Dropout
 
-__all__ = ["NormFirst", "NormLast"]
+__all__ = ["Around", "NormFirst", "NormLast", "norm_at_hand"]
+
+Around = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]  # (x, f) → f wrapped in a residual and a norm
+
+
+def norm_at_hand(norm: nn.Module) -> Callable[[Tensor], Tensor]:
+    """A layer norm, or nothing, as a plain function with its weights at hand."""
+    if isinstance(norm, nn.Identity):
+        return lambda x: x
+    assert isinstance(norm, nn.LayerNorm)
+    shape = list(norm.normalized_shape)
+    return partial(torch.layer_norm, normalized_shape=shape, weight=norm.weight, bias=norm.bias, eps=norm.eps)
 
 
 class NormFirst(nn.Module):
@@ -28,6 +41,11 @@ class NormFirst(nn.Module):
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
         return self.dropout.onto(x, f(self.norm(x)))
+
+    def at_hand(self) -> Around:
+        """The same as a plain function that drops nothing."""
+        norm = norm_at_hand(self.norm)
+        return lambda x, f: x + f(norm(x))
 
     @staticmethod
     def end(dim: int) -> nn.Module:
@@ -49,6 +67,11 @@ class NormLast(nn.Module):
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
         return self.norm(self.dropout.onto(x, f(x)))
+
+    def at_hand(self) -> Around:
+        """The same as a plain function that drops nothing."""
+        norm = norm_at_hand(self.norm)
+        return lambda x, f: norm(x + f(x))
 
     @staticmethod
     def end(dim: int) -> nn.Module:

@@ -1,11 +1,11 @@
 """Named reshapes, so that no model file holds a `view(...).transpose(...)` chain.
 
-Shapes: B batch, T tokens, P parts, D width, H heads, E = D / H width of one head.
+Shapes: B batch, T tokens, W beams, P parts, D width, H heads, E = D / H width of one head.
 """
 
 from torch import Tensor
 
-__all__ = ["join_heads", "split_heads"]
+__all__ = ["join_heads", "join_rows", "split_heads", "split_rows"]
 
 
 def split_heads(x: Tensor, heads: int, parts: int = 1) -> list[Tensor]:
@@ -16,3 +16,14 @@ def split_heads(x: Tensor, heads: int, parts: int = 1) -> list[Tensor]:
 def join_heads(x: Tensor) -> Tensor:
     """Put the heads side by side again: (B, H, T, E) → (B, T, D)."""
     return x.transpose(1, 2).flatten(-2)
+
+
+def split_rows(x: Tensor, beams: int, heads: int, parts: int = 1) -> Tensor:
+    """`split_heads` for one token of each beam, and as one tensor: (B · W, P · D) → (P, B, H, W, E)."""
+    return x.view(-1, beams, parts, heads, x.shape[-1] // (parts * heads)).permute(2, 0, 3, 1, 4)
+
+
+def join_rows(x: Tensor) -> Tensor:
+    """`join_heads` for one token of each beam: (B, H, W, E) → (B · W, D)."""
+    _, heads, beams, width = x.shape
+    return (x if beams == 1 else x.transpose(1, 2)).reshape(-1, heads * width)

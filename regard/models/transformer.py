@@ -14,6 +14,7 @@ Shapes: B batch, S source and T target length, W beams, K keys, D width, H heads
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -22,12 +23,12 @@ from torch import Tensor, nn
 
 from regard.config import STRICT
 from regard.data.tokenizer import PAD
-from regard.layers.block import DecoderBlock, EncoderBlock
+from regard.layers.block import DecoderBlock, EncoderBlock, Step
 from regard.layers.cache import Cache, KeysValues
 from regard.layers.embed import Embed, token_table
 from regard.layers.linear import Linear
 from regard.layers.masks import padding_mask
-from regard.layers.norm import NormFirst, NormLast
+from regard.layers.norm import NormFirst, NormLast, norm_at_hand
 from regard.layers.positions import Learned, Sinusoid
 
 __all__ = ["SIZES", "Transformer", "TransformerConfig"]
@@ -68,6 +69,15 @@ SIZES = {  # base and big are the paper's, Table 3; tiny and small are for small
 }
 
 
+class Stack(NamedTuple):
+    """The decoder as plain functions with their weights at hand."""
+
+    embed: Callable[[Tensor, int], Tensor]
+    blocks: tuple[Step, ...]
+    end: Callable[[Tensor], Tensor]
+    output: Callable[[Tensor], Tensor]
+
+
 class State(NamedTuple):
     """What decoding carries from step to step: B sentences with W beams each, and so B · W rows.
 
@@ -78,6 +88,7 @@ class State(NamedTuple):
     memory: tuple[KeysValues, ...]  # the source, projected once for each decoder block
     mask: Tensor | None  # (B, 1, 1, S): the source's real tokens; None = all
     past: tuple[Cache, ...]  # the target so far, for each decoder block
+    stack: Stack  # the decoder
     seen: Tensor | None = None  # (B, 1, W, K): which keys of the past are a beam's own; None = all
     beams: int = 1
     place: int = 0  # of the next token
@@ -96,7 +107,7 @@ class State(NamedTuple):
             seen = torch.ones(len(rows), 1, 1, past[0].used, dtype=torch.bool, device=rows.device)
         if seen is not None:
             seen = seen.gather(2, parent[:, None, :, None].expand(-1, -1, -1, seen.shape[-1]))
-        return State(memory, mask, past, seen, rows.shape[1], self.place)
+        return self._replace(memory=memory, mask=mask, past=past, seen=seen, beams=rows.shape[1])
 
 
 class Transformer(nn.Module):
@@ -153,17 +164,23 @@ class Transformer(nn.Module):
         memory, mask = self.encode(source)
         ready = tuple(block.cross.keys_values(memory) for block in self.decoder)
         padded = not mask.all()  # if not, each step is the quicker for it
-        return State(ready, mask if padded else None, tuple(Cache() for _ in self.decoder))
+        stack = Stack(
+            self.embed_target.at_hand(),
+            tuple(block.at_hand() for block in self.decoder),
+            norm_at_hand(self.decoder_end),
+            self.output.at_hand(),
+        )
+        return State(ready, mask if padded else None, tuple(Cache() for _ in self.decoder), stack)
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
         """One token further: token (B · W,) → logits (B · W, V) and the state after it."""
-        w, seen = state.beams, state.seen
-        x = self.embed_target(token[:, None], start=state.place).view(-1, w, self.config.dim)  # (B, W, D)
+        memory, mask, past, stack, seen, beams, place = state
         if seen is not None:  # each beam also sees its own new token
-            seen = torch.cat((seen, torch.eye(w, dtype=torch.bool, device=x.device).expand(len(x), 1, w, w)), -1)
-        past = []
-        for block, memory, before in zip(self.decoder, state.memory, state.past, strict=True):
-            x, now = block.step(x, memory, state.mask, before, seen)
-            past.append(now)
-        logits = self.output(self.decoder_end(x)).flatten(0, 1)  # (B · W, V)
-        return logits, State(state.memory, state.mask, tuple(past), seen, w, state.place + 1)
+            own = torch.eye(beams, dtype=torch.bool, device=token.device)
+            seen = torch.cat((seen, own.expand(len(seen), 1, -1, -1)), -1)
+        x = stack.embed(token, place)  # (B · W, D)
+        now = []
+        for block, memory_of_one, before in zip(stack.blocks, memory, past, strict=True):
+            x, after = block(x, beams, memory_of_one, mask, before, seen)
+            now.append(after)
+        return stack.output(stack.end(x)), State(memory, mask, tuple(now), stack, seen, beams, place + 1)

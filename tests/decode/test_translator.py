@@ -47,7 +47,9 @@ def the_same(got, wanted) -> None:
 # Threads
 
 
-@pytest.mark.parametrize("how", [{"beam": 1}, {"beam": 3, "n_best": 3}, {"beam": 2, "batch": 5}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{"beam": 1, "scores": True}, {"beam": 3, "n_best": 3}, {"beam": 2, "batch": 5}], ids=str
+)
 def test_one_core_and_two_give_the_same_translations(translator, cores, workers, how):
     cores(1)
     alone = translator.translate(TEXTS, **how)
@@ -176,3 +178,19 @@ def test_sampling_tells_search_what_translate_was_told(translator):
     drawn = translator.search(ids, beam=1, batch=64, penalty=1.0, sampling=how)
     wanted = translator.translate(TEXTS, temperature=2.0, top_k=5, top_p=0.9, seed=3, batch=64, length_penalty=1.0)
     assert [translator.tokenizer.decode(h.tokens) for [h] in drawn] == [one.text for one in wanted]
+
+
+# Scores
+
+
+@pytest.mark.parametrize("how", [{"beam": 1}, {"temperature": 0.5, "seed": 3}], ids=str)
+def test_a_greedy_answer_or_a_sample_is_the_same_with_its_score_and_without(translator, how):
+    plain, scored = translator.translate(TEXTS, **how), translator.translate(TEXTS, **how, scores=True)
+    assert [one.tokens for one in plain] == [one.tokens for one in scored]
+    spoken = [row for row, text in enumerate(TEXTS) if text.strip()]
+    assert all(plain[row].score is None and scored[row].score < 0 for row in spoken)
+
+
+def test_a_beam_of_one_sentence_knows_its_score_anyway(translator):
+    [one] = translator.translate(TEXTS[:1], beam=2)
+    assert one.score < 0

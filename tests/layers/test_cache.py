@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.layers.attention import Attention
-from regard.layers.cache import ROOM, Cache, KeysValues
+from regard.layers.cache import ROOM, Cache
 
 law = settings(max_examples=40)
 
@@ -34,7 +34,7 @@ def picked(from_: Tensor, rows: Tensor) -> Tensor:
 def filled(*parts: Tensor) -> Cache:
     cache = Cache()
     for part in parts:
-        cache = cache.add(KeysValues(*part))
+        cache = cache.add(part)
     return cache
 
 
@@ -53,7 +53,7 @@ def test_what_was_added_piece_by_piece_is_all_there_in_order(seed, batch, length
     parts = [drawn(seed + i, batch, length) for i, length in enumerate(lengths)]
     cache = Cache()
     for i, part in enumerate(parts, 1):
-        cache = cache.add(KeysValues(*part))
+        cache = cache.add(part)
         holds(cache, joined(*parts[:i]))
 
 
@@ -66,8 +66,8 @@ def test_two_continuations_disturb_neither_each_other_nor_their_beginning(seed, 
     start = filled(*beginning)
     one, other = start, start
     for i in range(max(len(first), len(second))):  # in turn
-        one = one.add(KeysValues(*first[i])) if i < len(first) else one
-        other = other.add(KeysValues(*second[i])) if i < len(second) else other
+        one = one.add(first[i]) if i < len(first) else one
+        other = other.add(second[i]) if i < len(second) else other
     holds(one, joined(*beginning, *first))
     holds(other, joined(*beginning, *second))
     holds(start, joined(*beginning))
@@ -83,7 +83,7 @@ def test_rows_taken_are_those_of_the_concatenation_and_can_be_continued(seed, ba
     taken = whole.take(rows)
     holds(taken, picked(joined(*before), rows))
     for i, part in enumerate(after, 1):
-        taken = taken.add(KeysValues(*part))
+        taken = taken.add(part)
         holds(taken, joined(picked(joined(*before), rows), *after[:i]))
     holds(whole, joined(*before))
 
@@ -97,7 +97,7 @@ def test_however_caches_are_continued_and_taken_each_keeps_its_own(seed, batch, 
         rows = wanted.shape[1]
         if data.draw(st.booleans()):
             part = drawn(seed + i + 1, rows, data.draw(st.integers(0, ROOM)))
-            made.append((cache.add(KeysValues(*part)), joined(wanted, part)))
+            made.append((cache.add(part), joined(wanted, part)))
         else:
             order = torch.tensor(data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=4)))
             made.append((cache.take(order), picked(wanted, order)))
@@ -107,7 +107,7 @@ def test_however_caches_are_continued_and_taken_each_keeps_its_own(seed, batch, 
 
 def test_an_empty_cache_has_any_rows():
     empty = Cache().take(torch.tensor([1, 0, 1]))
-    holds(empty.add(KeysValues(*(part := drawn(0, 3, 2)))), part)
+    holds(empty.add(part := drawn(0, 3, 2)), part)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -127,7 +127,7 @@ def test_no_gradient_flows_back_through_it():
 def test_a_single_line_of_tokens_is_copied_only_when_its_room_has_doubled():
     cache, places, tokens = Cache(), [], 200
     for i in range(tokens):
-        cache = cache.add(KeysValues(*drawn(i, 2, 1)))
+        cache = cache.add(drawn(i, 2, 1))
         places.append(cache.all().keys.data_ptr())
     moves = [i for i in range(1, tokens) if places[i] != places[i - 1]]
     assert moves[0] == ROOM  # so many had room
@@ -138,13 +138,13 @@ def test_a_single_line_of_tokens_is_copied_only_when_its_room_has_doubled():
 def test_a_continuation_shares_memory_with_its_beginning_and_a_second_one_does_not():
     start = filled(drawn(0, 2, 4))
     where = [x.data_ptr() for x in start.all()]
-    assert [x.data_ptr() for x in start.add(KeysValues(*drawn(1, 2, 1))).all()] == where
-    assert not set(where) & {x.data_ptr() for x in start.add(KeysValues(*drawn(2, 2, 1))).all()}
+    assert [x.data_ptr() for x in start.add(drawn(1, 2, 1)).all()] == where
+    assert not set(where) & {x.data_ptr() for x in start.add(drawn(2, 2, 1)).all()}
 
 
 def test_a_taken_cache_keeps_room_for_more():
     taken = filled(drawn(0, 2, 4)).take(torch.tensor([1, 0]))
-    assert taken.add(KeysValues(*drawn(1, 2, 1))).all().keys.data_ptr() == taken.all().keys.data_ptr()
+    assert taken.add(drawn(1, 2, 1)).all().keys.data_ptr() == taken.all().keys.data_ptr()
 
 
 # What attention does with it
@@ -173,9 +173,8 @@ def test_looking_back_through_a_cache_equals_looking_at_all_at_once(seed, batch,
     x = torch.randn(batch, sum(lengths), 8, dtype=torch.float64)
     past, seen = Cache(), []
     for part in x.split(lengths, 1):
-        q, now = attn.all_three(part)
-        past = past.add(now)
-        seen.append(attn.look(q, past.all(), causal=True))
+        past = past.add(torch.stack(attn.keys_values(part)))
+        seen.append(attn(part, past.all(), causal=True))
     wanted = attn(x, attn.keys_values(x), causal=True)  # queries, keys and values from products of their own
     torch.testing.assert_close(torch.cat(seen, 1), wanted)
     torch.testing.assert_close(attn(x, causal=True), wanted)

@@ -66,7 +66,8 @@ def test_a_part_of_the_outputs_is_that_part_of_torchs_layer(seed, width, outputs
     theirs.load_state_dict(linear.state_dict())
     x = torch.randn(rows, width, dtype=torch.float64)
     torch.testing.assert_close(linear(x), theirs(x))
-    torch.testing.assert_close(linear.part(x, start, stop), theirs(x)[:, start:stop])
+    torch.testing.assert_close(linear.at_hand(start, stop)(x), theirs(x)[:, start:stop])
+    assert torch.equal(linear.at_hand()(x), linear(x))
 
 
 # Weights of 8 bits
@@ -115,9 +116,9 @@ def test_a_part_of_the_outputs_is_that_part_of_the_whole(seed, width, outputs, b
     linear = layer(seed, width, outputs, biased)
     x = torch.randn(2, 3, width)
     small = rounded(linear)
-    got = small.part(x, start, stop)
+    got = small.at_hand(start, stop)(x)
     assert got.shape == (2, 3, stop - start)
-    assert small.part(x, start, start + 1).shape == (2, 3, 1)  # whatever was asked before
+    assert small.at_hand(start, start + 1)(x).shape == (2, 3, 1)  # whatever was asked before
     assert small.pack(start, stop) is small.pack(start, stop)  # in its order once
     torch.testing.assert_close(got, small(x)[..., start:stop])  # each output has a scale of its own
     assert ((got - exact(linear, x)[..., start:stop]).abs() <= furthest(linear, x)[..., start:stop]).all()
