@@ -228,7 +228,8 @@ def test_if_one_is_asked_to_stop_both_do_after_the_same_step_and_go_on_to_the_sa
 def test_a_torchrun_asked_to_stop_leaves_a_checkpoint_to_go_on_from(alone, tmp_path, number):
     run = tmp_path / "run"
     with torchrun("-m", "regard", *COPY, EVEN, "train.steps=100000", "--out", run) as process:
-        while process.poll() is None and not (run / "log.jsonl").exists():
+        patience = time.monotonic() + 60
+        while process.poll() is None and not (run / "log.jsonl").exists() and time.monotonic() < patience:
             time.sleep(0.05)
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
