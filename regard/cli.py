@@ -198,7 +198,7 @@ def translate(
                 chunk = chunk[: chunk.index(long[0])]
             answers = translator.translate(
                 chunk, beam=beam, n_best=n_best, length_penalty=length_penalty, batch=batch, temperature=temperature,
-                top_k=top_k, top_p=top_p, seed=seed + number, scores=json_, first=number + 1, progress=partial(count, number),
+                top_k=top_k, top_p=top_p, seed=seed + number, scored=json_, first=number + 1, progress=partial(count, number),
             )  # fmt: skip
             for source, answer in zip(chunk, answers, strict=True):
                 number += 1

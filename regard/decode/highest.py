@@ -10,7 +10,6 @@ __all__ = ["highest", "log_total"]
 
 COLUMNS = 256
 ROWS = 32  # whose odds stay in a core's cache
-FEW = 32  # rows that one step over all is quicker for
 
 
 def highest(x: Tensor, k: int, add: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -42,11 +41,11 @@ def highest(x: Tensor, k: int, add: Tensor | None = None) -> tuple[Tensor, Tenso
 
 def log_total(logits: Tensor) -> Tensor:
     """The logarithm of the sum of all exponentials of each row: (R, V) → (R,); `logits.logsumexp(-1)` in small blocks."""
-    if logits.device.type != "cpu" or len(logits) < FEW:
+    if logits.device.type != "cpu" or len(logits) <= ROWS:
         return logits.logsumexp(-1)
     top = logits.amax(-1, keepdim=True)
     top.masked_fill_(top.isinf(), 0.0)  # of a row of -inf alone, too, the answer is -inf
-    total, odds = torch.empty_like(top), logits.new_empty(min(ROWS, len(logits)), logits.shape[-1])
+    total, odds = torch.empty_like(top), logits.new_empty(ROWS, logits.shape[-1])
     for first in range(0, len(logits), ROWS):
         some = slice(first, min(first + ROWS, len(logits)))
         block = torch.sub(logits[some], top[some], out=odds[: some.stop - first])

@@ -30,22 +30,24 @@ def _score(total: float, length: int, penalty: float) -> float:
 
 
 def greedy(
-    model: Steps, source: Tensor, limits: Tensor, *, bos: int, eos: int, penalty: float = 1.0, scores: bool = True
+    model: Steps, source: Tensor, limits: Tensor, *, bos: int, eos: int, penalty: float = 1.0, scored: bool = True
 ) -> list[Hypothesis]:
     """The likeliest token, each time.  `limits` (B,) is the most tokens for each sentence, its end counted.
 
-    Without `scores`, the odds of all other tokens need not be summed.
+    Unless `scored`, the odds of all other tokens need not be summed.
     """
 
     def best(logits: Tensor) -> Tensor:
-        return logits.max(1)[1] if len(logits) == 1 else highest(logits[:, None], 1)[1][:, 0]
+        if len(logits) == 1:  # many small calls would take longer than one that is not so quick
+            return logits.max(1)[1]
+        return highest(logits[:, None], 1)[1][:, 0]
 
-    return _roll(model, source, limits, best, bos, eos, penalty, scores)
+    return _roll(model, source, limits, best, bos, eos, penalty, scored)
 
 
 def sample(
     model: Steps, source: Tensor, limits: Tensor, *, bos: int, eos: int, generator: torch.Generator,
-    temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, penalty: float = 1.0, scores: bool = True,
+    temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, penalty: float = 1.0, scored: bool = True,
 ) -> list[Hypothesis]:  # fmt: skip
     """A token drawn by its probability, each time.
 
@@ -71,13 +73,13 @@ def sample(
             )
         return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
 
-    return _roll(model, source, limits, draw, bos, eos, penalty, scores)
+    return _roll(model, source, limits, draw, bos, eos, penalty, scored)
 
 
 @torch.inference_mode()
 def _roll(
     model: Steps, source: Tensor, limits: Tensor, choose: Callable[[Tensor], Tensor], bos: int, eos: int, penalty: float,
-    scores: bool,
+    scored: bool,
 ) -> list[Hypothesis]:  # fmt: skip
     """Step all sentences together; those that have ended leave the batch, several at once.
 
@@ -93,7 +95,7 @@ def _roll(
     while rows:
         logits, state = model.step(token, state)  # (B, V)
         token = choose(logits)  # (B,)
-        if scores:
+        if scored:
             total += logits.gather(1, token[:, None])[:, 0] - log_total(logits)
         for row, (i, one) in enumerate(zip(rows, token.tolist(), strict=True)):
             if i < 0:
@@ -101,7 +103,7 @@ def _roll(
             said[i].append(one)
             if one == eos or len(said[i]) >= most[i]:
                 ids = said[i][:-1] if one == eos else said[i]
-                found[i] = Hypothesis(ids, _score(float(total[row]), len(said[i]), penalty) if scores else None)
+                found[i] = Hypothesis(ids, _score(float(total[row]), len(said[i]), penalty) if scored else None)
                 rows[row] = -1
         stay = [row for row, i in enumerate(rows) if i >= 0]
         if not stay:
@@ -159,7 +161,7 @@ def beam(
     if not all(found):
         raise ValueError("the model's scores are not numbers; its weights may be damaged: train again, or restore them")
     best_first = (sorted(answers, key=lambda answer: -answer[0])[:width] for answers in found)
-    return [[Hypothesis(tokens, score_of_one) for score_of_one, tokens in answers] for answers in best_first]
+    return [[Hypothesis(tokens, total) for total, tokens in answers] for answers in best_first]
 
 
 def _grow(score: Tensor, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -66,14 +66,14 @@ class Translator:
         top_k: int = 0,
         top_p: float = 1.0,
         seed: int = 0,
-        scores: bool = False,
+        scored: bool = False,
         first: int = 1,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[Translation]:
         """Translate sentences, in their order.  `beam` 1 is greedy; a `temperature` draws samples instead.
 
-        What is not given is as the run says.  A greedy answer or a sample has no score unless `scores` are asked for: they
-        take time.  An empty sentence stays empty; one too long is refused, by its number,
+        What is not given is as the run says.  A greedy answer or a sample has no score unless it is to be `scored`, which
+        takes time.  An empty sentence stays empty; one too long is refused, by its number,
         counted from `first`.  `progress` hears how many are done.
         """
         if isinstance(texts, str):
@@ -93,7 +93,7 @@ class Translator:
                     f"sentence {number} has {len(ids):,} tokens; "
                     f"this model takes at most {self.longest}: split it into sentences"
                 )
-        answers = self.search(sources, beam=1 if temperature is not None else width, batch=size, penalty=penalty, scores=scores,
+        answers = self.search(sources, beam=1 if temperature is not None else width, batch=size, penalty=penalty, scored=scored,
                               sampling=None if temperature is None else Sampling(temperature, top_k, top_p, seed),
                               progress=progress)  # fmt: skip
         found = []
@@ -112,7 +112,7 @@ class Translator:
         beam: int,
         batch: int,
         penalty: float,
-        scores: bool = False,
+        scored: bool = False,
         sampling: "Sampling | None" = None,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Hypothesis]]:
@@ -126,18 +126,15 @@ class Translator:
             source = pad([sources[row] for row in rows]).to(device)
             limits = torch.tensor([self.limit(len(sources[row])) for row in rows], device=device)
             if sampling is not None:
-                options: dict[str, Any] = {
-                    "temperature": sampling.temperature,
-                    "top_k": sampling.top_k,
-                    "top_p": sampling.top_p,
-                }
-                options |= {"scores": scores, "generator": draws}
-                return [[one] for one in search.sample(self.model, source, limits, **how, **options)]
+                drawn = search.sample(self.model, source, limits, **how, scored=scored, generator=draws,
+                                      temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)  # fmt: skip
+                return [[one] for one in drawn]
             if beam == 1:
-                return [[one] for one in search.greedy(self.model, source, limits, **how, scores=scores)]
+                return [[one] for one in search.greedy(self.model, source, limits, **how, scored=scored)]
             return search.beam(self.model, source, limits, width=beam, **how)
 
-        found = [[Hypothesis([], 0.0)] for _ in sources]
+        nothing = Hypothesis([], 0.0 if scored or (beam > 1 and sampling is None) else None)
+        found = [[nothing] for _ in sources]
         order = sorted((row for row, ids in enumerate(sources) if ids), key=lambda row: -len(sources[row]))
         workers = 1 if sampling else self._workers(len(order))  # draws come from one line of numbers
         size = max(1, min(batch, -(-len(order) // workers)))

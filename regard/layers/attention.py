@@ -43,8 +43,7 @@ def attend(
         past = causal_mask(q.shape[-2], k.shape[-2], q.device)
         mask, causal = past if mask is None else mask & past, False
     if score is None and not need_weights:  # the same numbers from one fused kernel
-        both = mask if bias is None else bias if mask is None else bias.masked_fill(~mask, -math.inf)
-        return _fused(q, k, v, both, causal, dropout, scale), None
+        return _fused(q, k, v, _merge(bias, mask), causal, dropout, scale), None
     if score is None:
         scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)  # (..., Q, K)
     else:
@@ -57,6 +56,13 @@ def attend(
         nowhere = ~mask.any(-1, keepdim=True)
         weights = scores.masked_fill(~(mask | nowhere), -math.inf).softmax(-1).masked_fill(nowhere, 0.0)
     return F.dropout(weights, dropout) @ v, weights  # (..., Q, E), (..., Q, K)
+
+
+def _merge(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    """One additive or boolean mask for the fused kernel."""
+    if bias is None or mask is None:
+        return mask if bias is None else bias
+    return bias.masked_fill(~mask, -math.inf)
 
 
 def _fused(
@@ -125,10 +131,12 @@ class Attention(nn.Module):
             memory = KeysValues(k, v)
         else:
             q = self.queries(x)
-        return self.out(join_heads(self.look(q, memory, bias=bias, mask=mask, causal=causal)))  # (B, Q, D)
+        dropout = self.dropout if self.training else 0.0
+        mixed = self.look(q, memory, bias=bias, mask=mask, causal=causal, dropout=dropout)  # (B, H, Q, E)
+        return self.out(join_heads(mixed))  # (B, Q, D)
 
-    def look(self, q: Tensor, memory: KeysValues, *, bias: Tensor | None = None,
-             mask: Tensor | None = None, causal: bool = False) -> Tensor:  # fmt: skip
+    def look(self, q: Tensor, memory: KeysValues, *, bias: Tensor | None = None, mask: Tensor | None = None,
+             causal: bool = False, dropout: float = 0.0) -> Tensor:  # fmt: skip
         """What each query (B, H, Q, E) sees in the memory: (B, H, Q, E)."""
         tap = self.tap
         mixed, weights = attend(
@@ -138,7 +146,7 @@ class Attention(nn.Module):
             bias=bias,
             mask=mask,
             causal=causal,
-            dropout=self.dropout if self.training else 0.0,
+            dropout=dropout,
             need_weights=tap is not None,
         )
         if tap is not None and weights is not None:

@@ -11,12 +11,12 @@ from regard.layers.attention import Attention
 from regard.layers.cache import Cache, KeysValues
 from regard.layers.mlp import MLP
 from regard.layers.norm import NormFirst, NormLast
-from regard.layers.shapes import join_rows, split_rows
+from regard.layers.shapes import join_rows, split_rows, stack_rows
 
-__all__ = ["DecoderBlock", "EncoderBlock", "Step"]
+__all__ = ["BlockStep", "DecoderBlock", "EncoderBlock"]
 
 # (x, beams, memory, its mask, past, seen) → x one place further, and the past
-Step = Callable[[Tensor, int, KeysValues, Tensor | None, Cache, Tensor | None], tuple[Tensor, Cache]]
+BlockStep = Callable[[Tensor, int, KeysValues, Tensor | None, Cache, Tensor | None], tuple[Tensor, Cache]]
 
 
 class EncoderBlock(nn.Module):
@@ -53,33 +53,34 @@ class DecoderBlock(nn.Module):
         x = self.around_cross(x, lambda h: self.cross(h, memory, mask=mask))
         return self.around_mlp(x, self.mlp)
 
-    def at_hand(self) -> Step:
-        """The block for one place at a time, as a plain function that has all it needs at hand and drops nothing.
+    def at_hand(self) -> BlockStep:
+        """The block for one place at a time, as a plain function that has its weights at hand and drops nothing.
 
         It takes W beams of each sentence one place further: (B · W, D) → (B · W, D), and the past with this place in it.
         `seen` (B, 1, W, K) says which keys of the past are a beam's own; without it, all are.
         """
-        attn, cross, heads, think = self.attn, self.cross, self.attn.heads, self.mlp.at_hand()
-        all_three, query = attn.qkv.at_hand(), cross.qkv.at_hand(0, cross.dim)
-        close_back, close_across = attn.out.at_hand(), cross.out.at_hand()
-        around_attn, around_cross, around_mlp = (
-            around.at_hand() for around in (self.around_attn, self.around_cross, self.around_mlp)
-        )
+        attn, qkv, out = self.attn, self.attn.qkv.at_hand(), self.attn.out.at_hand()
+        cross, query, cross_out = self.cross, self.cross.qkv.at_hand(0, self.cross.dim), self.cross.out.at_hand()
+        around_attn, around_cross = self.around_attn.at_hand(), self.around_cross.at_hand()
+        mlp, around_mlp = self.mlp.at_hand(), self.around_mlp.at_hand()
 
         def step(
             x: Tensor, beams: int, memory: KeysValues, mask: Tensor | None, past: Cache, seen: Tensor | None
         ) -> tuple[Tensor, Cache]:
             def look_back(h: Tensor) -> Tensor:
                 nonlocal past
-                parts = split_rows(all_three(h), beams, heads, 3)
+                parts = stack_rows(qkv(h), beams, attn.heads, 3)  # (3, B, H, W, E)
                 past = past.add(parts[1:])
-                return close_back(join_rows(attn.look(parts[0], past.all(), mask=seen)))
+                mixed = attn.look(parts[0], past.all(), mask=seen)  # (B, H, W, E)
+                return out(join_rows(mixed))  # (B · W, D)
 
             def look_across(h: Tensor) -> Tensor:
-                return close_across(join_rows(cross.look(split_rows(query(h), beams, heads)[0], memory, mask=mask)))
+                q = split_rows(query(h), beams, cross.heads)  # (B, H, W, E)
+                mixed = cross.look(q, memory, mask=mask)
+                return cross_out(join_rows(mixed))  # (B · W, D)
 
             x = around_attn(x, look_back)
             x = around_cross(x, look_across)
-            return around_mlp(x, think), past
+            return around_mlp(x, mlp), past
 
         return step

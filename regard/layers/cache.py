@@ -46,7 +46,7 @@ class Cache:
             room = _Room(now, now.shape[1], max(ROOM, 2 * used))
             if self.room is not None:
                 room.both[:, :, :, : self.used] = self.room.both[:, :, :, : self.used]
-        room.both.narrow(3, self.used, count).copy_(now.detach())
+        room.both.narrow(3, self.used, count).copy_(now.detach() if now.requires_grad else now)
         room.filled = used
         return Cache(room, used)
 

@@ -26,11 +26,8 @@ class Linear(nn.Linear):
 
         In a step of decoding, the call of a module takes as long as the product of a row.
         """
-        weight: Tensor = self.weight
-        bias: Tensor | None = self.bias
-        if start or stop is not None:
-            weight, bias = weight[start:stop], None if bias is None else bias[start:stop]
-        return partial(F.linear, weight=weight, bias=bias)
+        bias = None if self.bias is None else self.bias[start:stop]
+        return partial(F.linear, weight=self.weight[start:stop], bias=bias)
 
 
 class Int8Linear(nn.Module):

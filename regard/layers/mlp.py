@@ -1,6 +1,6 @@
 """The position-wise network between attentions.
 
-Shapes: B batch, T tokens, D width.
+Shapes: B batch, T tokens, R rows, D width.
 """
 
 from collections.abc import Callable
@@ -25,10 +25,9 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        hidden = torch.relu_(self.up(x.flatten(0, -2)))  # in place: a product of two matrices is read by nobody else
-        return self.down(hidden).view_as(x)
+        return self.at_hand()(x.flatten(0, -2)).view_as(x)
 
     def at_hand(self) -> Callable[[Tensor], Tensor]:
         """The same as a plain function with its weights at hand: (R, D) → (R, D)."""
         up, down = self.up.at_hand(), self.down.at_hand()
-        return lambda x: down(torch.relu_(up(x)))
+        return lambda x: down(torch.relu_(up(x)))  # in place: a product of two matrices is read by nobody else

@@ -11,16 +11,13 @@ from torch import Tensor, nn
 
 from regard.layers.dropout import Dropout
 
-__all__ = ["Around", "NormFirst", "NormLast", "norm_at_hand"]
+__all__ = ["Around", "NormFirst", "NormLast"]
 
 Around = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]  # (x, f) → f wrapped in a residual and a norm
 
 
-def norm_at_hand(norm: nn.Module) -> Callable[[Tensor], Tensor]:
-    """A layer norm, or nothing, as a plain function with its weights at hand."""
-    if isinstance(norm, nn.Identity):
-        return lambda x: x
-    assert isinstance(norm, nn.LayerNorm)
+def _at_hand(norm: nn.LayerNorm) -> Callable[[Tensor], Tensor]:
+    """A layer norm as a plain function with its weights at hand."""
     shape = list(norm.normalized_shape)
     return partial(torch.layer_norm, normalized_shape=shape, weight=norm.weight, bias=norm.bias, eps=norm.eps)
 
@@ -44,7 +41,7 @@ class NormFirst(nn.Module):
 
     def at_hand(self) -> Around:
         """The same as a plain function that drops nothing."""
-        norm = norm_at_hand(self.norm)
+        norm = _at_hand(self.norm)
         return lambda x, f: x + f(norm(x))
 
     @staticmethod
@@ -70,7 +67,7 @@ class NormLast(nn.Module):
 
     def at_hand(self) -> Around:
         """The same as a plain function that drops nothing."""
-        norm = norm_at_hand(self.norm)
+        norm = _at_hand(self.norm)
         return lambda x, f: norm(x + f(x))
 
     @staticmethod

@@ -23,12 +23,12 @@ from torch import Tensor, nn
 
 from regard.config import STRICT
 from regard.data.tokenizer import PAD
-from regard.layers.block import DecoderBlock, EncoderBlock, Step
+from regard.layers.block import BlockStep, DecoderBlock, EncoderBlock
 from regard.layers.cache import Cache, KeysValues
 from regard.layers.embed import Embed, token_table
 from regard.layers.linear import Linear
 from regard.layers.masks import padding_mask
-from regard.layers.norm import NormFirst, NormLast, norm_at_hand
+from regard.layers.norm import NormFirst, NormLast
 from regard.layers.positions import Learned, Sinusoid
 
 __all__ = ["SIZES", "Transformer", "TransformerConfig"]
@@ -73,7 +73,7 @@ class Stack(NamedTuple):
     """The decoder as plain functions with their weights at hand."""
 
     embed: Callable[[Tensor, int], Tensor]
-    blocks: tuple[Step, ...]
+    blocks: tuple[BlockStep, ...]
     end: Callable[[Tensor], Tensor]
     output: Callable[[Tensor], Tensor]
 
@@ -160,27 +160,30 @@ class Transformer(nn.Module):
         return self.output(self.features(source, target))
 
     def start(self, source: Tensor) -> State:
-        """Read the source (B, S) once; cross keys and values are projected here and never again."""
+        """Read the source (B, S) once; cross keys and values are projected here and never again.
+
+        The steps that follow call no module of the decoder, so hooks on its parts stay silent: `watch` looks inside.
+        """
         memory, mask = self.encode(source)
         ready = tuple(block.cross.keys_values(memory) for block in self.decoder)
         padded = not mask.all()  # if not, each step is the quicker for it
         stack = Stack(
             self.embed_target.at_hand(),
             tuple(block.at_hand() for block in self.decoder),
-            norm_at_hand(self.decoder_end),
+            self.decoder_end,
             self.output.at_hand(),
         )
         return State(ready, mask if padded else None, tuple(Cache() for _ in self.decoder), stack)
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
         """One token further: token (B · W,) → logits (B · W, V) and the state after it."""
-        memory, mask, past, stack, seen, beams, place = state
+        stack, seen, w = state.stack, state.seen, state.beams
         if seen is not None:  # each beam also sees its own new token
-            own = torch.eye(beams, dtype=torch.bool, device=token.device)
+            own = torch.eye(w, dtype=torch.bool, device=token.device)
             seen = torch.cat((seen, own.expand(len(seen), 1, -1, -1)), -1)
-        x = stack.embed(token, place)  # (B · W, D)
-        now = []
-        for block, memory_of_one, before in zip(stack.blocks, memory, past, strict=True):
-            x, after = block(x, beams, memory_of_one, mask, before, seen)
-            now.append(after)
-        return stack.output(stack.end(x)), State(memory, mask, tuple(now), stack, seen, beams, place + 1)
+        x = stack.embed(token, state.place)  # (B · W, D)
+        past = []
+        for block, memory, before in zip(stack.blocks, state.memory, state.past, strict=True):
+            x, now = block(x, w, memory, state.mask, before, seen)
+            past.append(now)
+        return stack.output(stack.end(x)), state._replace(past=tuple(past), seen=seen, place=state.place + 1)

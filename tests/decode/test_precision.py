@@ -64,7 +64,7 @@ def test_a_run_in_int8_answers_mostly_as_in_float32(translators):
     assert any(isinstance(part, Int8Linear) for part in small.model.modules())
     assert not any(isinstance(part, Int8Linear) for part in plain.model.modules())
     texts = [source for source, _ in toy_pairs("reverse", "test", 200)]
-    wanted, got = (t.translate(texts, beam=1, scores=True) for t in translators)
+    wanted, got = (t.translate(texts, beam=1, scored=True) for t in translators)
     assert len({one.text for one in wanted}) > 20  # ten steps leave it stupid, but not to one answer
     assert sum(one.text == other.text for one, other in zip(got, wanted, strict=True)) >= 0.9 * len(texts)
     assert [one.score for one in got] != [one.score for one in wanted]

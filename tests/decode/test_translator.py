@@ -48,7 +48,7 @@ def the_same(got, wanted) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [{"beam": 1, "scores": True}, {"beam": 3, "n_best": 3}, {"beam": 2, "batch": 5}], ids=str
+    "how", [{"beam": 1, "scored": True}, {"beam": 3, "n_best": 3}, {"beam": 2, "batch": 5}], ids=str
 )
 def test_one_core_and_two_give_the_same_translations(translator, cores, workers, how):
     cores(1)
@@ -75,11 +75,11 @@ def test_as_many_work_as_have_a_core_and_some_sentences(translator, cores, worke
 def test_while_someone_watches_one_works_alone(translator, cores, workers):
     cores(2)
     with watch(translator.model) as seen:
-        watched = translator.translate(TEXTS, beam=1)
+        watched = translator.translate(TEXTS, beam=1, scored=True)
     assert workers == [threading.get_ident()]
     [lengths] = {tuple(w.shape[-1] for w in calls) for name, calls in seen.items() if name.endswith("decoder.0.attn")}
     assert lengths == tuple(range(1, len(lengths) + 1))  # the steps, in their order
-    the_same(watched, translator.translate(TEXTS, beam=1))
+    the_same(watched, translator.translate(TEXTS, beam=1, scored=True))
 
 
 def test_an_error_in_a_thread_comes_through(translator, cores):
@@ -146,8 +146,8 @@ def test_progress_reaches_the_total_and_never_falls(translator, cores, threads, 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_search_on_token_numbers_is_what_translate_says(translator, beam):
     texts = ["", *TEXTS[:9]]
-    answers = translator.search(translator.tokenizer.encode(texts), beam=beam, batch=4, penalty=0.6)
-    wanted = translator.translate(texts, beam=beam, n_best=beam, batch=4, length_penalty=0.6)
+    answers = translator.search(translator.tokenizer.encode(texts), beam=beam, batch=4, penalty=0.6, scored=True)
+    wanted = translator.translate(texts, beam=beam, n_best=beam, batch=4, length_penalty=0.6, scored=True)
     for hypotheses, one in zip(answers, wanted, strict=True):
         assert [translator.tokenizer.decode(h.tokens) for h in hypotheses] == [best.text for best in one.n_best]
         assert [h.score for h in hypotheses] == [best.score for best in one.n_best]
@@ -169,7 +169,8 @@ def test_samples_of_a_seed_are_the_same_again_on_any_number_of_cores_and_others_
 
 @pytest.mark.parametrize("how", [{"top_k": 1}, {"top_p": 1e-9}, {"temperature": 1e-9}], ids=str)
 def test_a_draw_from_the_likeliest_alone_is_greedy(translator, how):
-    the_same(translator.translate(TEXTS, **{"temperature": 1.0, **how}), translator.translate(TEXTS, beam=1))
+    drawn = translator.translate(TEXTS, **{"temperature": 1.0, **how}, scored=True)
+    the_same(drawn, translator.translate(TEXTS, beam=1, scored=True))
 
 
 def test_sampling_tells_search_what_translate_was_told(translator):
@@ -185,12 +186,27 @@ def test_sampling_tells_search_what_translate_was_told(translator):
 
 @pytest.mark.parametrize("how", [{"beam": 1}, {"temperature": 0.5, "seed": 3}], ids=str)
 def test_a_greedy_answer_or_a_sample_is_the_same_with_its_score_and_without(translator, how):
-    plain, scored = translator.translate(TEXTS, **how), translator.translate(TEXTS, **how, scores=True)
+    plain, scored = translator.translate(TEXTS, **how), translator.translate(TEXTS, **how, scored=True)
     assert [one.tokens for one in plain] == [one.tokens for one in scored]
-    spoken = [row for row, text in enumerate(TEXTS) if text.strip()]
-    assert all(plain[row].score is None and scored[row].score < 0 for row in spoken)
+    assert all(one.score is None for one in plain)
+    assert all(one.score < 0 for one in scored)
 
 
-def test_a_beam_of_one_sentence_knows_its_score_anyway(translator):
-    [one] = translator.translate(TEXTS[:1], beam=2)
-    assert one.score < 0
+def test_the_score_of_a_greedy_answer_follows_the_length_penalty(translator):
+    whole, mean = (translator.translate(TEXTS, beam=1, scored=True, length_penalty=p) for p in (0.0, 1.0))
+    for one, other in zip(whole, mean, strict=True):
+        length = one.score / other.score
+        assert length == pytest.approx(round(length))
+        assert round(length) in (len(one.tokens), len(one.tokens) + 1)  # its end counted, if it came to one
+
+
+def test_a_beam_knows_its_scores_anyway(translator):
+    spoken, empty = translator.translate([TEXTS[0], ""], beam=2)
+    assert spoken.score < 0
+    assert empty.score == 0
+
+
+@pytest.mark.parametrize("how", [{"beam": 1}, {"temperature": 0.5}], ids=str)
+def test_an_empty_sentence_has_a_score_only_if_others_have(translator, how):
+    assert translator.translate([""], **how)[0].score is None
+    assert translator.translate([""], **how, scored=True)[0].score == 0

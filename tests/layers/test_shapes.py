@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.layers.shapes import join_heads, join_rows, split_heads, split_rows
+from regard.layers.shapes import join_heads, join_rows, split_heads, split_rows, stack_rows
 
 
 @given(batch=st.integers(1, 3), tokens=st.integers(1, 4), parts=st.integers(1, 3), heads=st.integers(1, 4),
@@ -25,7 +25,7 @@ def test_a_head_is_a_slice_of_the_width_and_joining_undoes_splitting(batch, toke
 def test_rows_of_beams_split_and_join_as_tokens_of_a_sentence_do(batch, beams, parts, heads, width):
     x = torch.arange(batch * beams * parts * heads * width).view(batch * beams, -1)
     wanted = split_heads(x.view(batch, beams, -1), heads, parts)
-    split = split_rows(x, beams, heads, parts)
-    assert torch.equal(split, torch.stack(wanted))
-    for one, vectors in zip(split, x.chunk(parts, -1), strict=True):
+    assert torch.equal(stack_rows(x, beams, heads, parts), torch.stack(wanted))
+    for one, vectors in zip(wanted, x.chunk(parts, -1), strict=True):
+        assert torch.equal(split_rows(vectors.contiguous(), beams, heads), one)
         assert torch.equal(join_rows(one), vectors)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from regard.decode.search import beam
 from regard.layers.attention import Attention
 from regard.layers.tap import watch
 from regard.models.transformer import Transformer, TransformerConfig
@@ -61,6 +62,23 @@ def test_a_cached_decoding_is_one_call_a_token():
     torch.testing.assert_close(torch.cat(calls, 2), whole["decoder.1.cross"][0])
     for i, weights in enumerate(steps["decoder.1.attn"]):  # the past in its order
         torch.testing.assert_close(weights, whole["decoder.1.attn"][0][:, :, i : i + 1, : i + 1])
+
+
+def test_beams_that_are_watched_say_the_same_and_look_at_their_own_past_alone():
+    model, source, _ = tiny()
+    limits, how = torch.tensor([6, 4, 5]), {"bos": 1, "eos": 2, "width": 3}
+    plain = beam(model, source, limits, **how)
+    with watch(model) as seen:
+        watched = beam(model, source, limits, **how)
+    assert [[h.tokens for h in n_best] for n_best in watched] == [[h.tokens for h in n_best] for n_best in plain]
+    calls = seen["decoder.1.attn"]
+    assert calls[0].shape == (3, 2, 3, 3)
+    for step, weights in enumerate(calls, 1):
+        assert weights.shape[1:] == (2, 3, 3 * step)  # heads, beams, the tokens of all beams
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        looked_at = (weights > 0).sum(-1)
+        assert (looked_at == step).all()  # one token of each step is a beam's own
+    assert all(weights.shape[1:] == (2, 3, 5) for weights in seen["decoder.1.cross"])
 
 
 def test_weights_are_those_before_dropout():

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from regard.layers.attention import Attention
 from regard.models import sized
 from regard.models.transformer import SIZES, Transformer, TransformerConfig
 
@@ -160,6 +161,14 @@ def test_decoding_projects_the_memory_once(monkeypatch):
         _, state = model.step(token, state)
     assert len(given) == 3
     assert all(memory is given[0] for memory in given)
+
+
+def test_attention_drops_as_its_config_says_while_training_and_never_in_a_step():
+    model, source = tiny(attention_dropout=0.9), torch.randint(1, 11, (2, 5))
+    assert {part.dropout for part in model.modules() if isinstance(part, Attention)} == {0.9}
+    state, token = model.start(source), torch.tensor([1, 1])
+    first, second = (model.train().step(token, state)[0] for _ in range(2))
+    assert torch.equal(first, second)
 
 
 def test_only_norm_first_has_a_final_norm():
