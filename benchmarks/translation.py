@@ -40,6 +40,7 @@ TRAIN = ["multi30k", "model=small", "model.norm=last", "model.dropout=0.2", "dat
 SPLIT = "test_2016_flickr"
 ALONE = 200  # sentences translated one at a time
 TRIED = 512  # sentences on which settings are tried: the largest batch for each of two cores
+TRIES = 3  # of each setting
 PROBES = 8  # sentences on which all sides must give the same logits
 PEERS = [
     Peer("regard", "ours_translation.py"),
@@ -288,25 +289,27 @@ def part(times: list[list[float]], percent: int) -> Spread:
 
 
 def sweep(side: str, workers: list[Worker], question: Question, rows: int) -> Chosen:
-    """The best of all settings by the better of two runs each; what stands alone is not tried."""
+    """The best of all settings by the best of three runs each, taken in turn; what stands alone is not tried."""
     best, steps = Chosen(), stages(side, question.alone)
     what = {"beam": question.beam, "precision": question.precision, "alone": question.alone}
     some = min(rows, TRIED)
     for number, stage in enumerate(steps):
-        fastest, base, pool = float("inf"), best.settings, workers if number == 0 else [best.worker]
-        for worker, extra in [(worker, extra) for worker in pool if worker for extra in stage]:
-            settings = {**base, **extra}
-            try:
-                reason = worker.ask("choose", **what, rows=some, settings=settings)
-                tries = 0 if reason or len(steps) == len(stage) == len(pool) == 1 else 2
-                seconds = min((cost(worker.ask("repeat")["seconds"], question) for _ in range(tries)), default=0.0)
-            except RuntimeError as error:
-                reason = str(error)
-            if reason:
-                return Chosen(reason=reason)
-            best.tried.append({"name": worker.name, **settings, "seconds": seconds})
-            if seconds < fastest:
-                fastest, best.worker, best.settings = seconds, worker, settings
+        pool = workers if number == 0 else [best.worker]
+        tries = [(worker, {**best.settings, **extra}) for worker in pool if worker for extra in stage]
+        seconds = [float("inf")] * len(tries)
+        for _ in range(1 if len(steps) == len(tries) == 1 else TRIES):
+            for i, (worker, settings) in enumerate(tries):
+                try:
+                    reason = worker.ask("choose", **what, rows=some, settings=settings)
+                    if not reason and len(tries) > 1:
+                        seconds[i] = min(seconds[i], cost(worker.ask("repeat")["seconds"], question))
+                except RuntimeError as error:
+                    reason = str(error)
+                if reason:
+                    return Chosen(reason=reason)
+        best.tried += [{"name": worker.name, **settings, "seconds": took}
+                       for (worker, settings), took in zip(tries, seconds, strict=True) if took < float("inf")]  # fmt: skip
+        best.worker, best.settings = tries[seconds.index(min(seconds))]
     if best.worker:
         best.worker.ask("choose", **what, rows=rows, settings=best.settings)
     say(f"  {side}: {best.spell()}")
