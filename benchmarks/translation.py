@@ -289,7 +289,7 @@ def part(times: list[list[float]], percent: int) -> Spread:
 
 
 def sweep(side: str, workers: list[Worker], question: Question, rows: int) -> Chosen:
-    """The best of all settings by the best of three runs each, taken in turn; what stands alone is not tried."""
+    """The best of all settings, by the best of some runs of each, taken in turn; what stands alone is not tried."""
     best, steps = Chosen(), stages(side, question.alone)
     what = {"beam": question.beam, "precision": question.precision, "alone": question.alone}
     some = min(rows, TRIED)
@@ -297,7 +297,7 @@ def sweep(side: str, workers: list[Worker], question: Question, rows: int) -> Ch
         pool = workers if number == 0 else [best.worker]
         tries = [(worker, {**best.settings, **extra}) for worker in pool if worker for extra in stage]
         seconds = [float("inf")] * len(tries)
-        for _ in range(1 if len(steps) == len(tries) == 1 else TRIES):
+        for _ in range(TRIES if len(tries) > 1 else 1):
             for i, (worker, settings) in enumerate(tries):
                 try:
                     reason = worker.ask("choose", **what, rows=some, settings=settings)

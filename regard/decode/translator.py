@@ -73,8 +73,8 @@ class Translator:
         """Translate sentences, in their order.  `beam` 1 is greedy; a `temperature` draws samples instead.
 
         What is not given is as the run says.  A greedy answer or a sample has no score unless it is to be `scored`, which
-        takes time.  An empty sentence stays empty; one too long is refused, by its number,
-        counted from `first`.  `progress` hears how many are done.
+        takes time.  An empty sentence stays empty; one too long is refused, by its number, counted from `first`.
+        `progress` hears how many are done.
         """
         if isinstance(texts, str):
             raise ValueError("translate wants a list of sentences, not one string; put it in brackets")

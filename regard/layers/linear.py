@@ -24,7 +24,7 @@ class Linear(nn.Linear):
     def at_hand(self, start: int = 0, stop: int | None = None) -> Callable[[Tensor], Tensor]:
         """A function for outputs `start` to `stop` - 1, (..., D) → (..., stop - start), with its weights at hand.
 
-        In a step of decoding, the call of a module takes as long as the product of a row.
+        A step of decoding is so short that calling modules and looking up their weights is felt.
         """
         bias = None if self.bias is None else self.bias[start:stop]
         return partial(F.linear, weight=self.weight[start:stop], bias=bias)
