@@ -34,6 +34,7 @@ STYLE = {
     "axes.axisbelow": True, "text.color": INK, "xtick.color": INK, "ytick.color": INK, "legend.frameon": False,
     "figure.constrained_layout.h_pad": 0.08, "figure.constrained_layout.w_pad": 0.08,
 }  # fmt: skip
+NAMES = {"transformers": "Hugging Face"}
 ALLOCATORS = {"box": "as they come", "same": "same allocator"}
 
 
@@ -71,7 +72,8 @@ def draw_bars(axes: Axes, bars: list[Bar], form: str, beside: int = 0) -> None:
         end = max(most, bar.mark or 0)
         if bar.mark is not None:
             axes.plot(bar.mark, place, marker="|", markersize=10, markeredgewidth=2, color=INK)
-        axes.annotate(f"{middle:{form}}{bar.note}", (end, place), xytext=(6, 0), textcoords="offset points", va="center",
+        second = "" if bar.mark is None else f" | {bar.mark:{form}}"
+        axes.annotate(f"{middle:{form}}{second}{bar.note}", (end, place), xytext=(6, 0), textcoords="offset points", va="center",
                       fontsize=9, color=colour(bar.name) if bar.name == OURS else INK,
                       weight="bold" if bar.name == OURS else "normal")  # fmt: skip
     axes.set_yticks(range(len(bars)), [bar.name for bar in bars])
@@ -110,7 +112,7 @@ def speed(found: dict[str, Any]) -> Figure | None:
     if questions:
         draw_translation(rows[-1], questions)
     results = [found.get(name) for name in ("training", "translation")]
-    text = "Bars: median; whiskers: least and most; regard × 1.5: it is 1.5 times as fast."
+    text = "Bars: median; whiskers: least and most; regard × 1.5: it is 1.5 times as fast (median of the repeats' ratios)."
     caption(figure, results, text)
     return figure
 
@@ -135,7 +137,7 @@ def translation_bars(questions: list[dict[str, Any]]) -> tuple[list[Bar], list[B
         for side, cells in sorted(one["sides"].items(), key=lambda item: item[0] != OURS):
             key = "p50 ms" if one["alone"] else "sentences/s"
             mark = cells["p95 ms"]["median"] if one["alone"] else None
-            bars.append(Bar(side, cells[key], times(cells.get("regard is faster by"), side), mark))
+            bars.append(Bar(NAMES.get(side, side), cells[key], times(cells.get("regard is faster by"), side), mark))
     return together, alone
 
 

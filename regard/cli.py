@@ -58,7 +58,7 @@ Together = Annotated[int | None, typer.Option(help="Sentences at once.  [default
 Temperature = Annotated[float | None, typer.Option(
     help="Draw samples, the wilder the higher, instead of searching.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cuda, mps or cpu; auto takes the first there is.")]
-Precision = Annotated[str, typer.Option(help="float32, or int8: about twice as fast on a CPU, weights rounded to 8 bits.")]
+Precision = Annotated[str, typer.Option(help="float32, or int8: weights rounded to 8 bits, faster on a CPU.")]
 Layer = Annotated[int | None, typer.Option(help="A decoder layer, from 1.  [default: the mean of all]", show_default=False)]
 Head = Annotated[int | None, typer.Option(help="A head, from 1.  [default: the mean of all]", show_default=False)]
 # fmt: on
@@ -165,7 +165,7 @@ def translate(
     sentences: Sentences = None,
     input_: Input = None,
     beam: Beam = None,
-    n_best: Annotated[int, typer.Option(help="Print this many translations of each sentence.")] = 1,
+    n_best: Annotated[int, typer.Option(help="Print this many translations of each sentence: number, rank, score and text, with tabs between.")] = 1,
     length_penalty: Penalty = None,
     batch: Together = None,
     temperature: Temperature = None,
@@ -394,9 +394,11 @@ def main() -> int:
 def _one_line(mistake: Exception) -> str | None:
     """What to tell a user who can do something about it; nothing for a defect of ours."""
     if hasattr(mistake, "format_message"):  # typer's own, for an option it does not know
-        return f"{mistake.format_message()}; see regard --help"
+        return f"{mistake.format_message().rstrip('.')}; see regard --help"
     if isinstance(mistake, ValueError):
         return str(mistake)
+    if isinstance(mistake, RuntimeError) and "allocate memory" in str(mistake):
+        return "there is not enough memory for it; use a smaller --beam or --batch, or train.tokens"
     if isinstance(mistake, OSError):
         full = mistake.errno in (errno.ENOSPC, errno.EDQUOT)
         what = (

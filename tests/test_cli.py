@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from small import SMALL
 
 
@@ -315,6 +315,18 @@ def test_a_damaged_run_folder_is_refused_by_the_name_of_the_file(regard, small_r
     whole = (small_run / name).read_bytes()
     content = {"missing": None, "empty": b"", "cut": whole[: len(whole) // 2], "garbage": b"\xff\x00garbage" * 50}[how]
     refuses(regard("translate", damaged(small_run, tmp_path, name, content), "a b"), name)
+
+
+@pytest.mark.parametrize("how", [(), ("--beam", "1"), ("--temperature", "1"), ("--precision", "int8")])
+def test_weights_that_are_not_numbers_are_refused_however_they_are_used(regard, small_run, tmp_path, how):
+    weights = load_file(small_run / "model.safetensors")
+    weights["decoder.0.around_cross.norm.weight"][0] = float("nan")
+    folder = damaged(small_run, tmp_path, "model.safetensors", save(weights))
+    refuses(regard("translate", folder, "a b", *how), "model.safetensors", "decoder.0.around_cross.norm.weight")
+
+
+def test_a_beam_too_wide_for_the_memory_is_refused_in_one_line(regard, small_run):
+    refuses(regard("translate", small_run, "a b c d e", "--beam", "1000000000000"), "not enough memory", "--beam")
 
 
 def test_a_run_folder_of_another_version_is_refused(regard, small_run, tmp_path):

@@ -62,6 +62,8 @@ def fill(model: nn.Module, file: Path) -> None:
             have, want = (tuple(t[name].shape) if name in t else "nothing" for t in (weights, wanted))
             raise ValueError(f"{file} does not fit config.json: {name} is {have} in the file, the model wants {want}")
     for name, p in wanted.items():
+        if not weights[name].isfinite().all():
+            raise ValueError(f"{file} is damaged ({name} holds what is not a number); train again, or restore the file")
         p.data.copy_(weights[name])
 
 
