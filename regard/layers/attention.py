@@ -101,27 +101,30 @@ class Attention(nn.Module):
     receives the weights and the explicit path is taken.
     """
 
-    def __init__(self, dim: int, heads: int, dropout: float = 0.0):
+    def __init__(self, dim: int, heads: int, dropout: float = 0.0, *, width: int = 0, scale: float | None = None,
+                 bias: bool = True):  # fmt: skip
+        """`width` is that of one head, dim / heads unless given; `scale` that of the scores, 1/√width unless given."""
         super().__init__()
-        if dim % heads:
+        if not width and dim % heads:
             raise ValueError(f"width {dim} does not split into {heads} heads; use a multiple of {heads}")
-        self.dim, self.heads, self.dropout = dim, heads, dropout
-        self.qkv = Linear(dim, 3 * dim)  # rows: queries, keys, values
-        self.out = Linear(dim, dim)
+        self.heads, self.dropout, self.scale = heads, dropout, scale
+        self.inner = heads * (width or dim // heads)  # of all heads side by side
+        self.qkv = Linear(dim, 3 * self.inner, bias)  # rows: queries, keys, values
+        self.out = Linear(self.inner, dim, bias)
         self.tap: Callable[[Tensor], None] | None = None
         nn.init.xavier_uniform_(self.qkv.weight)  # as one matrix: smaller by √2 than three, and norm-last needs it so
         nn.init.xavier_uniform_(self.out.weight)
-        nn.init.zeros_(self.qkv.bias)
-        nn.init.zeros_(self.out.bias)
+        for layer in (self.qkv, self.out) if bias else ():
+            nn.init.zeros_(layer.bias)
 
     def queries(self, x: Tensor) -> Tensor:
         """Project what looks: (B, Q, D) → (B, H, Q, E)."""
-        [q] = split_heads(self.qkv.at_hand(0, self.dim)(x), self.heads)
+        [q] = split_heads(self.qkv.at_hand(0, self.inner)(x), self.heads)
         return q
 
     def keys_values(self, memory: Tensor) -> KeysValues:
         """Project what may be looked at: (B, K, D) → keys and values (B, H, K, E)."""
-        return KeysValues(*split_heads(self.qkv.at_hand(self.dim, 3 * self.dim)(memory), self.heads, 2))
+        return KeysValues(*split_heads(self.qkv.at_hand(self.inner, 3 * self.inner)(memory), self.heads, 2))
 
     def forward(self, x: Tensor, memory: KeysValues | None = None, *, bias: Tensor | None = None,
                 mask: Tensor | None = None, causal: bool = False) -> Tensor:  # fmt: skip
@@ -143,6 +146,7 @@ class Attention(nn.Module):
             q,
             memory.keys,
             memory.values,
+            scale=self.scale,
             bias=bias,
             mask=mask,
             causal=causal,

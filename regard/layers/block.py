@@ -5,82 +5,133 @@ Shapes: B batch, T target and S source length, W beams, K keys, D width, H heads
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from regard.layers.attention import Attention
 from regard.layers.cache import Cache, KeysValues
-from regard.layers.mlp import MLP
+from regard.layers.mlp import MLP, GatedMLP
 from regard.layers.norm import NormFirst, NormLast
-from regard.layers.shapes import join_rows, split_rows, stack_rows
+from regard.layers.shapes import join_heads, join_rows, split_heads, split_rows, stack_rows
 
-__all__ = ["BlockStep", "DecoderBlock", "EncoderBlock"]
+__all__ = ["BlockStep", "CrossStep", "DecoderBlock", "EncoderBlock"]
 
-# (x, beams, memory, its mask, past, seen) → x one place further, and the past
-BlockStep = Callable[[Tensor, int, KeysValues, Tensor | None, Cache, Tensor | None], tuple[Tensor, Cache]]
+Wrap = Callable[[], NormFirst | NormLast]  # makes what goes around a sub-layer
+
+# (x, beams, past, seen, bias) → x one place further, and the past
+BlockStep = Callable[[Tensor, int, Cache, Tensor | None, Tensor | None], tuple[Tensor, Cache]]
+# (x, beams, memory, its mask, past, seen, bias) → x one place further, and the past
+CrossStep = Callable[
+    [Tensor, int, KeysValues, Tensor | None, Cache, Tensor | None, Tensor | None], tuple[Tensor, Cache]
+]
 
 
 class EncoderBlock(nn.Module):
-    """Look around, then think: x ─ self-attention ─ mlp ─ out, each wrapped in a residual and a norm."""
+    """Look around, then think: x ─ self-attention ─ mlp ─ out, each wrapped in a residual and a norm.
 
-    def __init__(self, dim: int, heads: int, hidden: int, around: type[NormFirst] | type[NormLast],
-                 dropout: float, attention_dropout: float = 0.0):  # fmt: skip
+    With `causal` a token looks only at itself and back: the block of a GPT.
+    """
+
+    def __init__(self, attn: Attention, mlp: MLP | GatedMLP, wrap: Wrap, *, causal: bool = False):
         super().__init__()
-        self.attn, self.around_attn = Attention(dim, heads, attention_dropout), around(dim, dropout)
-        self.mlp, self.around_mlp = MLP(dim, hidden), around(dim, dropout)
+        self.attn, self.around_attn = attn, wrap()
+        self.mlp, self.around_mlp = mlp, wrap()
+        self.causal = causal
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """(B, S, D) → (B, S, D)."""
-        x = self.around_attn(x, lambda h: self.attn(h, mask=mask))
+        x = self.around_attn(x, lambda h: self.attn(h, mask=mask, bias=bias, causal=self.causal))
         return self.around_mlp(x, self.mlp)
+
+    def read(self, x: Tensor) -> tuple[Tensor, Cache]:
+        """The same without a mask, and the keys and values for steps that follow."""
+        past = Cache()
+
+        def look(h: Tensor) -> Tensor:
+            nonlocal past
+            q, k, v = split_heads(self.attn.qkv(h), self.attn.heads, 3)
+            past = past.add(torch.stack((k, v)))
+            return self.attn.out(join_heads(self.attn.look(q, KeysValues(k, v), causal=self.causal)))
+
+        x = self.around_attn(x, look)
+        return self.around_mlp(x, self.mlp), past
+
+    def at_hand(self) -> BlockStep:
+        """The block for one place at a time, as a plain function that has all it needs at hand and drops nothing.
+
+        It takes W beams of each sentence one place further: (B · W, D) → (B · W, D), and the past with this place in it.
+        `seen` (B, 1, W, K) says which keys of the past are a beam's own; without it, all are.
+        """
+        look_back, mlp = _look_back(self.attn), self.mlp.at_hand()
+        around_attn, around_mlp = self.around_attn.at_hand(), self.around_mlp.at_hand()
+
+        def step(x: Tensor, beams: int, past: Cache, seen: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Cache]:
+            def look(h: Tensor) -> Tensor:
+                nonlocal past
+                mixed, past = look_back(h, beams, past, seen, bias)
+                return mixed
+
+            x = around_attn(x, look)
+            return around_mlp(x, mlp), past
+
+        return step
 
 
 class DecoderBlock(nn.Module):
     """Look back, look across, then think: x ─ causal self-attention ─ cross-attention ─ mlp ─ out."""
 
-    def __init__(self, dim: int, heads: int, hidden: int, around: type[NormFirst] | type[NormLast],
-                 dropout: float, attention_dropout: float = 0.0):  # fmt: skip
+    def __init__(self, attn: Attention, cross: Attention, mlp: MLP | GatedMLP, wrap: Wrap):
         super().__init__()
-        self.attn, self.around_attn = Attention(dim, heads, attention_dropout), around(dim, dropout)
-        self.cross, self.around_cross = Attention(dim, heads, attention_dropout), around(dim, dropout)
-        self.mlp, self.around_mlp = MLP(dim, hidden), around(dim, dropout)
+        self.attn, self.around_attn = attn, wrap()
+        self.cross, self.around_cross = cross, wrap()
+        self.mlp, self.around_mlp = mlp, wrap()
 
-    def forward(self, x: Tensor, memory: KeysValues, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, memory: KeysValues, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """All places at once: (B, T, D) → (B, T, D).
 
-        `memory` is the source, already projected by this block's `cross.keys_values`.
+        `memory` is the source, already projected by this block's `cross.keys_values`; `bias` is for looking back.
         """
-        x = self.around_attn(x, lambda h: self.attn(h, causal=True))
+        x = self.around_attn(x, lambda h: self.attn(h, bias=bias, causal=True))
         x = self.around_cross(x, lambda h: self.cross(h, memory, mask=mask))
         return self.around_mlp(x, self.mlp)
 
-    def at_hand(self) -> BlockStep:
-        """The block for one place at a time, as a plain function that has its weights at hand and drops nothing.
-
-        It takes W beams of each sentence one place further: (B · W, D) → (B · W, D), and the past with this place in it.
-        `seen` (B, 1, W, K) says which keys of the past are a beam's own; without it, all are.
-        """
-        attn, qkv, out = self.attn, self.attn.qkv.at_hand(), self.attn.out.at_hand()
-        cross, query, cross_out = self.cross, self.cross.qkv.at_hand(0, self.cross.dim), self.cross.out.at_hand()
-        around_attn, around_cross = self.around_attn.at_hand(), self.around_cross.at_hand()
-        mlp, around_mlp = self.mlp.at_hand(), self.around_mlp.at_hand()
+    def at_hand(self) -> CrossStep:
+        """The block for one place at a time, as `EncoderBlock.at_hand`, that also looks at a memory."""
+        look_back, mlp = _look_back(self.attn), self.mlp.at_hand()
+        cross, query, out = self.cross, self.cross.qkv.at_hand(0, self.cross.inner), self.cross.out.at_hand()
+        around_attn, around_cross, around_mlp = (
+            around.at_hand() for around in (self.around_attn, self.around_cross, self.around_mlp)
+        )
 
         def step(
-            x: Tensor, beams: int, memory: KeysValues, mask: Tensor | None, past: Cache, seen: Tensor | None
-        ) -> tuple[Tensor, Cache]:
-            def look_back(h: Tensor) -> Tensor:
+            x: Tensor, beams: int, memory: KeysValues, mask: Tensor | None, past: Cache, seen: Tensor | None,
+            bias: Tensor | None,
+        ) -> tuple[Tensor, Cache]:  # fmt: skip
+            def look(h: Tensor) -> Tensor:
                 nonlocal past
-                parts = stack_rows(qkv(h), beams, attn.heads, 3)  # (3, B, H, W, E)
-                past = past.add(parts[1:])
-                mixed = attn.look(parts[0], past.all(), mask=seen)  # (B, H, W, E)
-                return out(join_rows(mixed))  # (B · W, D)
+                mixed, past = look_back(h, beams, past, seen, bias)
+                return mixed
 
             def look_across(h: Tensor) -> Tensor:
                 q = split_rows(query(h), beams, cross.heads)  # (B, H, W, E)
                 mixed = cross.look(q, memory, mask=mask)
-                return cross_out(join_rows(mixed))  # (B · W, D)
+                return out(join_rows(mixed))  # (B · W, D)
 
-            x = around_attn(x, look_back)
+            x = around_attn(x, look)
             x = around_cross(x, look_across)
             return around_mlp(x, mlp), past
 
         return step
+
+
+def _look_back(attn: Attention) -> Callable[..., tuple[Tensor, Cache]]:
+    """Self-attention of one more place, as a plain function: rows (B · W, D) → (B · W, D), and the past with it."""
+    qkv, out, heads = attn.qkv.at_hand(), attn.out.at_hand(), attn.heads
+
+    def look_back(h: Tensor, beams: int, past: Cache, seen: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Cache]:
+        parts = stack_rows(qkv(h), beams, heads, 3)  # (3, B, H, W, E)
+        past = past.add(parts[1:])
+        mixed = attn.look(parts[0], past.all(), mask=seen, bias=bias)  # (B, H, W, E)
+        return out(join_rows(mixed)), past  # (B · W, D)
+
+    return look_back

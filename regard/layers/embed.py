@@ -14,23 +14,20 @@ __all__ = ["Embed", "token_table"]
 
 
 class Embed(nn.Module):
-    """Look up each token's vector, times √D, and add where it stands (section 3.4 of the paper).
+    """Look up each token's vector, times a scale, and add where it stands."""
 
-    The √D undoes the small start (standard deviation 1/√D) that lets the same matrix also be the output layer.
-    """
-
-    def __init__(self, tokens: nn.Embedding, positions: Sinusoid | Learned, dropout: float):
+    def __init__(self, tokens: nn.Embedding, positions: Sinusoid | Learned, dropout: float, scale: float = 1.0):
         super().__init__()
-        self.tokens, self.positions, self.dropout = tokens, positions, Dropout(dropout)
+        self.tokens, self.positions, self.dropout, self.scale = tokens, positions, Dropout(dropout), scale
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
         """Ids (B, T), the first of them standing at place `start` → (B, T, D)."""
-        x = self.tokens(ids) * self.tokens.embedding_dim**0.5  # (B, T, D)
+        x = self.tokens(ids) * self.scale  # (B, T, D)
         return self.dropout(x + self.positions(start, start + ids.shape[1]))
 
     def at_hand(self) -> Callable[[Tensor, int], Tensor]:
         """The same for tokens (R,) that all stand at one place, as a plain function that drops nothing: → (R, D)."""
-        table, scale, positions = self.tokens.weight, self.tokens.embedding_dim**0.5, self.positions.forward
+        table, scale, positions = self.tokens.weight, self.scale, self.positions.forward
         return lambda ids, place: table.index_select(0, ids).mul_(scale).add_(positions(place, place + 1))
 
 

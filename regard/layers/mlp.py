@@ -4,24 +4,37 @@ Shapes: B batch, T tokens, R rows, D width.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.layers.linear import Linear
 
-__all__ = ["MLP"]
+__all__ = ["MLP", "Activation", "GatedMLP", "gelu", "gelu_tanh"]
+
+Activation = Callable[[Tensor], Tensor]
+
+gelu: Activation = F.gelu  # x Φ(x), https://arxiv.org/abs/1606.08415
+gelu_tanh: Activation = partial(
+    F.gelu, approximate="tanh"
+)  # its approximation, which GPT-2 and T5 v1.1 were trained with
 
 
 class MLP(nn.Module):
-    """max(0, x W₁ + b₁) W₂ + b₂, equation 2 of https://arxiv.org/abs/1706.03762; each token by itself."""
+    """max(0, x W₁ + b₁) W₂ + b₂, equation 2 of https://arxiv.org/abs/1706.03762; each token by itself.
 
-    def __init__(self, dim: int, hidden: int):
+    Another activation may take the place of max.
+    """
+
+    def __init__(self, dim: int, hidden: int, activation: Activation = torch.relu_, bias: bool = True):
         super().__init__()
-        self.up, self.down = Linear(dim, hidden), Linear(hidden, dim)
+        self.up, self.down, self.activation = Linear(dim, hidden, bias), Linear(hidden, dim, bias), activation
         for layer in (self.up, self.down):
             nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)
+            if bias:
+                nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) → (B, T, D)."""
@@ -29,5 +42,33 @@ class MLP(nn.Module):
 
     def at_hand(self) -> Callable[[Tensor], Tensor]:
         """The same as a plain function with its weights at hand: (R, D) → (R, D)."""
-        up, down = self.up.at_hand(), self.down.at_hand()
-        return lambda x: down(torch.relu_(up(x)))  # in place: a product of two matrices is read by nobody else
+        up, activation, down = self.up.at_hand(), self.activation, self.down.at_hand()
+        return lambda x: down(
+            activation(up(x))
+        )  # it may work in place: a product of two matrices is read by nobody else
+
+
+class GatedMLP(nn.Module):
+    """(activation(x W) ⊙ x V) W₂, https://arxiv.org/abs/2002.05202: half of the hidden layer decides what passes of the other."""
+
+    def __init__(self, dim: int, hidden: int, activation: Activation = gelu_tanh, bias: bool = False):
+        super().__init__()
+        self.up, self.down, self.activation = Linear(dim, 2 * hidden, bias), Linear(hidden, dim, bias), activation
+        for layer in (self.up, self.down):
+            nn.init.xavier_uniform_(layer.weight)
+            if bias:
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
+        return self.at_hand()(x)
+
+    def at_hand(self) -> Callable[[Tensor], Tensor]:
+        """The same as a plain function with its weights at hand: (..., D) → (..., D)."""
+        up, activation, down = self.up.at_hand(), self.activation, self.down.at_hand()
+
+        def think(x: Tensor) -> Tensor:
+            gate, value = up(x).chunk(2, -1)  # rows of `up`: the gate, then what it lets pass
+            return down(activation(gate) * value)
+
+        return think

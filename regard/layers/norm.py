@@ -5,21 +5,28 @@ Shapes: B batch, T tokens, D width.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.layers.dropout import Dropout
 
-__all__ = ["Around", "NormFirst", "NormLast"]
+__all__ = ["Around", "Norm", "NormFirst", "NormLast"]
 
 Around = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]  # (x, f) → f wrapped in a residual and a norm
 
 
-def _at_hand(norm: nn.LayerNorm) -> Callable[[Tensor], Tensor]:
-    """A layer norm as a plain function with its weights at hand."""
-    shape = list(norm.normalized_shape)
-    return partial(torch.layer_norm, normalized_shape=shape, weight=norm.weight, bias=norm.bias, eps=norm.eps)
+Norm = Callable[[int], nn.Module]  # makes the norm of a width
+
+
+def _at_hand(norm: nn.Module) -> Callable[[Tensor], Tensor]:
+    """A norm as a plain function with its weights at hand."""
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    how: dict[str, Any] = {"normalized_shape": list(norm.normalized_shape), "weight": norm.weight, "eps": norm.eps}
+    if isinstance(norm, nn.RMSNorm):
+        return partial(torch.rms_norm, **how)
+    return partial(torch.layer_norm, **how, bias=norm.bias)
 
 
 class NormFirst(nn.Module):
@@ -31,9 +38,9 @@ class NormFirst(nn.Module):
     Nothing has normed the sum when the last block is left, so a stack of these ends in one more norm.
     """
 
-    def __init__(self, dim: int, dropout: float):
+    def __init__(self, dim: int, dropout: float, norm: Norm = nn.LayerNorm):
         super().__init__()
-        self.norm, self.dropout = nn.LayerNorm(dim), Dropout(dropout)
+        self.norm, self.dropout = norm(dim), Dropout(dropout)
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
@@ -45,9 +52,9 @@ class NormFirst(nn.Module):
         return lambda x, f: x + f(norm(x))
 
     @staticmethod
-    def end(dim: int) -> nn.Module:
+    def end(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:
         """What follows the last block."""
-        return nn.LayerNorm(dim)
+        return norm(dim)
 
 
 class NormLast(nn.Module):
@@ -57,9 +64,9 @@ class NormLast(nn.Module):
        └────────────────┘
     """
 
-    def __init__(self, dim: int, dropout: float):
+    def __init__(self, dim: int, dropout: float, norm: Norm = nn.LayerNorm):
         super().__init__()
-        self.norm, self.dropout = nn.LayerNorm(dim), Dropout(dropout)
+        self.norm, self.dropout = norm(dim), Dropout(dropout)
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
@@ -71,6 +78,6 @@ class NormLast(nn.Module):
         return lambda x, f: norm(x + f(x))
 
     @staticmethod
-    def end(dim: int) -> nn.Module:
+    def end(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:
         """What follows the last block: nothing, its output is normed already."""
         return nn.Identity()

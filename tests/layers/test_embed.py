@@ -7,8 +7,8 @@ from regard.layers.embed import Embed, token_table
 from regard.layers.positions import Learned, Sinusoid, sinusoid
 
 
-def test_a_token_is_its_vector_times_root_width_plus_its_place():
-    embed = Embed(token_table(9, 16), Sinusoid(16), dropout=0.1).eval()
+def test_a_token_is_its_vector_times_the_scale_plus_its_place():
+    embed = Embed(token_table(9, 16), Sinusoid(16), dropout=0.1, scale=4.0).eval()
     ids = torch.tensor([[3, 4, 3], [0, 8, 1]])
     wanted = embed.tokens.weight[ids] * 4 + sinusoid(3, 16)
     torch.testing.assert_close(embed(ids), wanted)
