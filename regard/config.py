@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 STRICT = ConfigDict(extra="forbid", strict=True)
+PLAIN = ("name", "task", "init", "untrained", "licence")  # keys of a run that stand in no table
+TAKEN = ("model", "data.tokenizer", "data.vocab")  # by a run that begins from another, with all of `model.` but dropout
 
 
 def _at_least(low: float, **values: float) -> None:
@@ -48,18 +50,20 @@ def _at_most(high: float, **values: float) -> None:
 
 @dataclass(frozen=True, config=STRICT)
 class DataConfig:
-    """Which pairs of sentences, and how they become tokens."""
+    """Which text, and how it becomes tokens."""
 
-    source: str = ""  # a named data set or toy (multi30k, tatoeba-en-it, reverse); empty: own files in train and valid
+    source: str = ""  # named data sets or a toy (multi30k, sst2, reverse), with commas between; empty: own files
     pair: str = ""  # languages of a named data set, source first; empty: its first
     text: Literal["raw", "tok"] = (
         "raw"  # multi30k also has "tok": lower-cased and tokenised, as published scores use it
     )
-    train: str = ""  # own file (TSV, JSONL, plain or .gz), or two line-aligned ones: "train.en,train.de"
+    train: str = ""  # own file (TSV, JSONL, text; plain or .gz), or two line-aligned ones: "train.en,train.de"
     valid: str = ""  # the same, held out
-    columns: str = "source,target"  # keys of a JSONL line; a TSV line has source and target first
-    vocab: int = 8000  # tokens of the joint BPE; more if there are more different characters
-    longest: int = 256  # tokens; a longer pair is left out of training, a longer sentence is not translated
+    columns: str = "source,target"  # keys of a JSONL line; a TSV line has source and target (text and class) first
+    prefixed: bool = False  # each sentence begins with its task, as T5's do: "translate English to German: "
+    tokenizer: Literal["bpe", "bytes", "wordpiece", "characters"] = "bpe"
+    vocab: int = 8000  # tokens to learn; more if there are more different characters
+    longest: int = 256  # tokens; a longer pair is left out, a longer text is cut into windows of so many
     pairs: int = 20_000  # how many a toy generates
 
     def __post_init__(self) -> None:
@@ -82,6 +86,8 @@ class TrainConfig:
     accumulate: int = 1  # batches for one step
     lr: float = 1e-3  # the peak, reached after warm-up
     warmup: int = 1000  # steps
+    schedule: Literal["inverse", "cosine"] = "inverse"  # after it: 1/√step, or half a cosine down to a tenth
+    decay: float = 0.0  # of the weights of matrices, times the learning rate, each step
     smoothing: float = 0.1  # label smoothing
     clip: float = 1.0  # largest norm of the gradient; 0 = never clipped
     seed: int = 1
@@ -98,7 +104,7 @@ class TrainConfig:
         _at_least(1, steps=self.steps, tokens=self.tokens, accumulate=self.accumulate, warmup=self.warmup,
                   log_every=self.log_every, eval_every=self.eval_every, save_every=self.save_every,
                   average=self.average)  # fmt: skip
-        _at_least(0, lr=self.lr, clip=self.clip, seed=self.seed, patience=self.patience)
+        _at_least(0, lr=self.lr, clip=self.clip, seed=self.seed, patience=self.patience, decay=self.decay)
         _at_most(2**63 - 1, seed=self.seed)
         if not 0 <= self.smoothing < 1:
             raise ValueError(f"smoothing is {self.smoothing}; use 0 or more and less than 1")
@@ -119,11 +125,12 @@ class DecodeConfig:
 
 
 class Family(NamedTuple):
-    """A kind of model: its config class, its sizes by name, and how to build one."""
+    """A kind of model: its config class, its sizes by name, how to build one, and what it can learn, the usual first."""
 
     config: type
     sizes: Mapping[str, Any]
     build: Any
+    tasks: tuple[str, ...] = ("translate",)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -133,6 +140,9 @@ class Run:
     name: str
     family: str
     model: Any
+    task: str = "translate"  # what is learnt: translate, next, masked, spans or class
+    init: str = ""  # a run folder to begin from: its model, tokenizer and weights
+    untrained: str = ""  # heads that an imported checkpoint lacked, with commas between: hidden, pool
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
     decode: DecodeConfig = dataclasses.field(default_factory=DecodeConfig)
@@ -161,8 +171,14 @@ def load(what: str, changes: Iterable[str], families: Mapping[str, Family]) -> R
         raise ValueError(f"{path} is not TOML: {error}") from None
     if not tables:
         raise ValueError(f"{path} is empty; wanted tables such as [model], [data], [train]")
-    for change in changes:
+    changed = list(changes)
+    for change in changed:
         _change(tables, change)
+    for key in (change.partition("=")[0] for change in changed if tables.get("init")):
+        if key in TAKEN or (key.startswith("model.") and key not in ("model.dropout", "model.attention_dropout")):
+            raise ValueError(
+                f"{key} and init={tables['init']} were both given; the model and its tokenizer are those of init"
+            )
     return from_tables(path.stem, tables, families)
 
 
@@ -170,7 +186,7 @@ def _change(tables: dict[str, Any], change: str) -> None:
     """Put one `table.key=value` into the tables."""
     key, equals, text = change.partition("=")
     table, dot, name = key.partition(".")
-    if not equals or (not dot and key not in ("model", "name", "licence")):
+    if not equals or (not dot and key not in ("model", *PLAIN)):
         raise ValueError(f"{change!r} is not of the form table.key=value, such as train.steps=2000")
     if not dot:
         name, place = ("size", tables.setdefault("model", {})) if key == "model" else (key, tables)
@@ -188,11 +204,11 @@ def from_tables(name: str, tables: dict[str, Any], families: Mapping[str, Family
     """Check the tables of a TOML file, and make the one frozen object of them."""
     known: dict[str, type] = {"data": DataConfig, "train": TrainConfig, "decode": DecodeConfig}
     for table in tables:
-        if table not in (*known, "model", "name", "licence"):
+        if table not in (*known, "model", *PLAIN):
             raise ValueError(
                 f"unknown table {table!r}{nearest(table, [*known, 'model'])}; tables are data, decode, model, train"
             )
-        if table not in ("name", "licence") and not isinstance(tables[table], dict):
+        if table not in PLAIN and not isinstance(tables[table], dict):
             raise ValueError(f"{table} is {tables[table]!r}; wanted a table with keys, such as [{table}]")
     name = str(tables.get("name", name))
     if not re.fullmatch(r"[\w+-][\w.+-]*", name):
@@ -202,10 +218,16 @@ def from_tables(name: str, tables: dict[str, Any], families: Mapping[str, Family
     if kind not in families:
         raise ValueError(f"unknown model.family {kind!r}{nearest(kind, families)}; families are {', '.join(families)}")
     family = families[kind]
-    size = str(model.pop("size", "base")).removeprefix(f"{kind}-")
+    usual = "base" if "base" in family.sizes else next(iter(family.sizes))
+    size = str(model.pop("size", usual)).removeprefix(f"{kind}-")
     if size not in family.sizes:
         raise ValueError(
             f"unknown model.size {size!r}{nearest(size, family.sizes)}; sizes are {', '.join(family.sizes)}"
+        )
+    task = str(tables.get("task", family.tasks[0]))
+    if task not in family.tasks:
+        raise ValueError(
+            f"a {kind} does not learn task {task!r}{nearest(task, family.tasks)}; it learns {', '.join(family.tasks)}"
         )
     if "vocab" in model:
         raise ValueError("model.vocab is counted from the tokenizer; set data.vocab instead")
@@ -214,6 +236,9 @@ def from_tables(name: str, tables: dict[str, Any], families: Mapping[str, Family
     return Run(
         name=name,
         family=kind,
+        task=task,
+        init=str(tables.get("init", "")),
+        untrained=str(tables.get("untrained", "")),
         model=build("model", family.config, model, base),
         licence=str(tables.get("licence", "")),
         **parts,
@@ -246,6 +271,9 @@ def to_toml(run: Run) -> str:
     model = {key: value for key, value in dataclasses.asdict(run.model).items() if key != "vocab"}
     return tomli_w.dumps({
         "name": run.name,
+        "task": run.task,
+        "init": run.init,
+        "untrained": run.untrained,
         "licence": run.licence,
         "model": {"family": run.family, **model},
         **{table: dataclasses.asdict(getattr(run, table)) for table in ("data", "train", "decode")},

@@ -10,16 +10,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from regard.config import Family, build, nearest
-from regard.models.transformer import SIZES, Transformer, TransformerConfig
+from regard.config import Family, Run, build, nearest
+from regard.config import load as load_run
+from regard.models import bert, gpt, t5, transformer
 
-__all__ = ["FAMILIES", "FORMAT", "describe", "fill", "load_model", "read_config", "sized", "tensors"]
+__all__ = ["FAMILIES", "FORMAT", "begun", "describe", "fill", "load_model", "read_config", "sized", "tensors"]
 
 FAMILIES: dict[str, Family] = {
-    "transformer": Family(TransformerConfig, SIZES, Transformer),
+    "transformer": Family(transformer.TransformerConfig, transformer.SIZES, transformer.Transformer, ("translate",)),
+    "gpt": Family(gpt.GPTConfig, gpt.SIZES, gpt.GPT, ("next",)),
+    "bert": Family(bert.BERTConfig, bert.SIZES, bert.BERT, ("masked", "class")),
+    "t5": Family(t5.T5Config, t5.SIZES, t5.T5, ("translate", "spans")),
 }
 
-FORMAT = 1  # of a run folder; raised when an older regard could not read what a newer one writes
+FORMAT = 2  # of a run folder; raised when an older regard could not read what a newer one writes
+READS = (1, 2)
 
 
 def sized(name: str) -> tuple[str, Any]:
@@ -48,15 +53,32 @@ def load_model(folder: Path) -> Any:
     return model.eval()
 
 
-def fill(model: nn.Module, file: Path) -> None:
-    """Copy the weights of a safetensors file into a model of the same shape."""
+def begun(run: Run) -> Run:
+    """A run that begins from another: its model is that of `run.init`, but for dropout and classes, which are its own."""
+    family, held = read_config(Path(run.init))
+    if family != run.family:
+        raise ValueError(f"init={run.init} is a {family}, the recipe trains a {run.family}; begin from a {run.family}")
+    own = {key: getattr(run.model, key) for key in ("dropout", "attention_dropout", "classes") if hasattr(held, key)}
+    before = load_run(str(Path(run.init) / "run.toml"), (), FAMILIES)
+    return dataclasses.replace(
+        run,
+        model=dataclasses.replace(held, **own),
+        data=dataclasses.replace(run.data, tokenizer=before.data.tokenizer, vocab=held.vocab),
+        untrained=before.untrained if run.task == "class" else "",
+    )
+
+
+def fill(model: nn.Module, file: Path, fresh: str | None = None) -> None:
+    """Copy the weights of a safetensors file into a model of the same shape; those that begin with `fresh` are left alone."""
     try:
         weights = load_file(file)
     except FileNotFoundError:
         raise ValueError(f"no weights {file}; the run has not been trained to its end, go on with --resume") from None
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{file} is damaged ({error}); train again, or restore the file") from None
-    wanted = dict(model.named_parameters())
+    wanted: dict[str, Tensor] = dict(model.named_parameters())
+    if fresh:
+        weights, wanted = ({k: v for k, v in one.items() if not k.startswith(fresh)} for one in (weights, wanted))
     for name in (*wanted, *weights):
         if name not in weights or name not in wanted or weights[name].shape != wanted[name].shape:
             have, want = (tuple(t[name].shape) if name in t else "nothing" for t in (weights, wanted))
@@ -80,10 +102,15 @@ def read_config(folder: Path) -> tuple[str, Any]:
         raise ValueError(f"{file} is damaged ({error}); train again, or restore the file") from None
     if not isinstance(described, dict):
         raise ValueError(f"{file} is damaged (no table of keys); train again, or restore the file")
-    if described.get("format") != FORMAT:
+    kind = str(described.get("model_type", ""))
+    if "format" not in described and kind and not kind.startswith("regard-"):
+        raise ValueError(
+            f"{file.parent} is a {kind} of another library; import it first: regard import {file.parent} --to runs/NAME"
+        )
+    if described.get("format") not in READS:
         raise ValueError(
             f"{file.parent} was written by regard {described.get('regard_version', 'of unknown version')} in format "
-            f"{described.get('format')}; this regard reads format {FORMAT}: use that version, or train again"
+            f"{described.get('format')}; this regard reads formats {', '.join(map(str, READS))}: use that version, or train again"
         )
     family = str(described.get("model_type", "")).removeprefix("regard-")
     if family not in FAMILIES:

@@ -15,23 +15,30 @@ Shapes: B batch, S source and T target length, W beams, K keys, D width, H heads
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from regard.config import STRICT
 from regard.data.tokenizer import PAD
-from regard.layers.block import BlockStep, DecoderBlock, EncoderBlock
+from regard.layers.attention import Attention
+from regard.layers.block import CrossStep, DecoderBlock, EncoderBlock
 from regard.layers.cache import Cache, KeysValues
 from regard.layers.embed import Embed, token_table
 from regard.layers.linear import Linear
 from regard.layers.masks import padding_mask
+from regard.layers.mlp import MLP, Activation
 from regard.layers.norm import NormFirst, NormLast
+from regard.layers.past import Past
 from regard.layers.positions import Learned, Sinusoid
 
 __all__ = ["SIZES", "Transformer", "TransformerConfig"]
+
+ACTIVATIONS: dict[str, Activation] = {"relu": torch.relu_, "silu": F.silu}
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -49,11 +56,16 @@ class TransformerConfig:
     positions: Literal["sinusoid", "learned"] = "sinusoid"
     longest: int = 512  # tokens; a limit for learned positions, none for the sinusoid
     tied: bool = True  # one matrix for source, target and output, section 3.4; else three, and an output bias
+    biased: bool = False  # an output bias even so, as Marian has it
+    activation: Literal["relu", "silu"] = "relu"  # of the mlp; the paper's is "relu", most Marians' "silu"
+    pad: int = PAD  # the token that fills up a short source and is not looked at
 
     def __post_init__(self) -> None:
         for key in ("vocab", "dim", "depth", "heads", "widen", "longest"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} is {getattr(self, key)}; use 1 or more")
+        if self.pad < 0:
+            raise ValueError(f"pad is {self.pad}; use the number of a token, 0 or more")
         if self.dim % self.heads:
             raise ValueError(f"width {self.dim} does not split into {self.heads} heads; use a multiple of {self.heads}")
         for key in ("dropout", "attention_dropout"):
@@ -73,41 +85,27 @@ class Stack(NamedTuple):
     """The decoder as plain functions with their weights at hand."""
 
     embed: Callable[[Tensor, int], Tensor]
-    blocks: tuple[BlockStep, ...]
+    blocks: tuple[CrossStep, ...]
     end: Callable[[Tensor], Tensor]
     output: Callable[[Tensor], Tensor]
 
 
 class State(NamedTuple):
-    """What decoding carries from step to step: B sentences with W beams each, and so B · W rows.
+    """What decoding carries from step to step: B sentences with W beams each, and so B · W rows."""
 
-    All beams of a sentence look at one memory, and at one past that holds the tokens of them all; `seen` says whose is
-    whose.  Beams thus change places without a copy.
-    """
-
-    memory: tuple[KeysValues, ...]  # the source, projected once for each decoder block
+    memory: tuple[KeysValues, ...]  # the source, projected once for each decoder block; all beams look at the same
     mask: Tensor | None  # (B, 1, 1, S): the source's real tokens; None = all
-    past: tuple[Cache, ...]  # the target so far, for each decoder block
+    past: Past  # the target so far
     stack: Stack  # the decoder
-    seen: Tensor | None = None  # (B, 1, W, K): which keys of the past are a beam's own; None = all
-    beams: int = 1
-    place: int = 0  # of the next token
 
     def take(self, rows: Tensor) -> "State":
         """The same for other rows: (R,), or (B, W) with the rows of one sentence in each line."""
-        rows = rows if rows.ndim == 2 else rows[:, None]
-        sentence, parent = rows[:, 0] // self.beams, rows % self.beams
-        memory, mask, past, seen = self.memory, self.mask, self.past, self.seen
-        if not torch.equal(sentence, torch.arange(len(memory[0].keys), device=rows.device)):  # else nothing is copied
+        memory, mask = self.memory, self.mask
+        past, sentence = self.past.take(rows)
+        if sentence is not None:
             memory = tuple(KeysValues(*(x.index_select(0, sentence) for x in part)) for part in memory)
             mask = None if mask is None else mask.index_select(0, sentence)
-            past = tuple(part.take(sentence) for part in past)
-            seen = None if seen is None else seen.index_select(0, sentence)
-        if seen is None and rows.shape[1] > 1:
-            seen = torch.ones(len(rows), 1, 1, past[0].used, dtype=torch.bool, device=rows.device)
-        if seen is not None:
-            seen = seen.gather(2, parent[:, None, :, None].expand(-1, -1, -1, seen.shape[-1]))
-        return self._replace(memory=memory, mask=mask, past=past, seen=seen, beams=rows.shape[1])
+        return State(memory, mask, past, self.stack)
 
 
 class Transformer(nn.Module):
@@ -120,18 +118,21 @@ class Transformer(nn.Module):
         where = Sinusoid if c.positions == "sinusoid" else Learned
         source = token_table(c.vocab, c.dim)
         target = source if c.tied else token_table(c.vocab, c.dim)
-        self.embed_source = Embed(source, where(c.dim, c.longest), c.dropout)
-        self.embed_target = Embed(target, where(c.dim, c.longest), c.dropout)
-        shape = (c.dim, c.heads, c.widen * c.dim, around, c.dropout, c.attention_dropout)
-        self.encoder = nn.ModuleList(EncoderBlock(*shape) for _ in range(c.depth))
+        # The √D of section 3.4 undoes the small start that lets the same matrix also be the output layer.
+        self.embed_source = Embed(source, where(c.dim, c.longest), c.dropout, scale=c.dim**0.5)
+        self.embed_target = Embed(target, where(c.dim, c.longest), c.dropout, scale=c.dim**0.5)
+        attention = partial(Attention, c.dim, c.heads, c.attention_dropout)
+        mlp, wrap = partial(MLP, c.dim, c.widen * c.dim, ACTIVATIONS[c.activation]), partial(around, c.dim, c.dropout)
+        self.encoder = nn.ModuleList(EncoderBlock(attention(), mlp(), wrap) for _ in range(c.depth))
         self.encoder_end = around.end(c.dim)
-        self.decoder: Any = nn.ModuleList(DecoderBlock(*shape) for _ in range(c.depth))
+        self.decoder: Any = nn.ModuleList(DecoderBlock(attention(), attention(), mlp(), wrap) for _ in range(c.depth))
         self.decoder_end = around.end(c.dim)
-        self.output = Linear(c.dim, c.vocab, bias=not c.tied)
+        self.output = Linear(c.dim, c.vocab, bias=c.biased or not c.tied)
         if c.tied:
             self.output.weight = source.weight
         else:
             nn.init.xavier_uniform_(self.output.weight)
+        if self.output.bias is not None:
             nn.init.zeros_(self.output.bias)
 
     @property
@@ -141,7 +142,7 @@ class Transformer(nn.Module):
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Source tokens (B, S) → memory (B, S, D), and the mask of its real tokens (B, 1, 1, S)."""
-        mask = padding_mask(source, PAD)
+        mask = padding_mask(source, self.config.pad)
         x = self.embed_source(source)  # (B, S, D)
         for block in self.encoder:
             x = block(x, mask)
@@ -173,17 +174,15 @@ class Transformer(nn.Module):
             self.decoder_end,
             self.output.at_hand(),
         )
-        return State(ready, mask if padded else None, tuple(Cache() for _ in self.decoder), stack)
+        return State(ready, mask if padded else None, Past(tuple(Cache() for _ in self.decoder), len(source)), stack)
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
         """One token further: token (B · W,) → logits (B · W, V) and the state after it."""
-        stack, seen, w = state.stack, state.seen, state.beams
-        if seen is not None:  # each beam also sees its own new token
-            own = torch.eye(w, dtype=torch.bool, device=token.device)
-            seen = torch.cat((seen, own.expand(len(seen), 1, -1, -1)), -1)
-        x = stack.embed(token, state.place)  # (B · W, D)
-        past = []
-        for block, memory, before in zip(stack.blocks, state.memory, state.past, strict=True):
-            x, now = block(x, w, memory, state.mask, before, seen)
-            past.append(now)
-        return stack.output(stack.end(x)), state._replace(past=tuple(past), seen=seen, place=state.place + 1)
+        memory, mask, past, stack = state
+        seen, now = past.next_seen, []
+        x = stack.embed(token, past.place)  # (B · W, D)
+        for block, memory_of_one, before in zip(stack.blocks, memory, past.blocks, strict=True):
+            x, after = block(x, past.beams, memory_of_one, mask, before, seen, None)
+            now.append(after)
+        past = Past(tuple(now), past.sentences, seen, past.beams, past.place + 1)
+        return stack.output(stack.end(x)), State(memory, mask, past, stack)

@@ -142,10 +142,10 @@ def test_however_a_state_is_taken_and_continued_it_stays_good_for_another_way(mo
 def test_beams_that_change_places_copy_no_past_and_no_memory():
     model, random = tiny("first", "sinusoid", True), torch.Generator().manual_seed(0)
     line = begin(model, 0, 3, 5).take(torch.arange(3)[:, None].expand(-1, 4)).say(random)
-    where = [x.data_ptr() for part in line.state.past for x in part.all()]
+    where = [x.data_ptr() for part in line.state.past.blocks for x in part.all()]
     for _ in range(3):
         line = line.take(rows_of(torch.arange(3), 4, 4, random)).say(random)
-    assert [x.data_ptr() for part in line.state.past for x in part.all()] == where
+    assert [x.data_ptr() for part in line.state.past.blocks for x in part.all()] == where
     assert {len(x) for part in line.state.memory for x in part} == {3}  # of sentences, not of beams
 
 

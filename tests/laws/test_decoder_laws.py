@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regard.decode.search import beam, greedy
 from regard.decode.step import take
+from regard.models.t5 import T5, T5Config
 from regard.models.transformer import Transformer, TransformerConfig
 
 PAD, BOS, EOS, VOCAB = 0, 1, 2, 11
@@ -31,12 +32,24 @@ def tiny(norm: str, positions: str, tied: bool) -> Transformer:
     return model.double().eval()
 
 
-KINDS = pytest.mark.parametrize(
-    "model",
-    [tiny(*kind) for kind in [("first", "sinusoid", True), ("last", "sinusoid", False),
-                              ("first", "learned", False), ("last", "learned", True)]],
-    ids=["first-sinusoid", "last-sinusoid", "first-learned", "last-learned"],
-)  # fmt: skip
+def tiny_t5(gated: bool, tied: bool) -> T5:
+    torch.manual_seed(0)
+    sizes = {"dim": 8, "depth": 2, "heads": 2, "width": 3, "hidden": 12, "buckets": 4, "furthest": 6}
+    model = T5(T5Config(vocab=VOCAB, gated=gated, tied=tied, **sizes))
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.6)
+    return model.double().eval()
+
+
+MODELS = {
+    "first-sinusoid": tiny("first", "sinusoid", True),
+    "last-sinusoid": tiny("last", "sinusoid", False),
+    "first-learned": tiny("first", "learned", False),
+    "last-learned": tiny("last", "learned", True),
+    "t5": tiny_t5(gated=False, tied=True),
+    "t5-v1.1": tiny_t5(gated=True, tied=False),
+}
+KINDS = pytest.mark.parametrize("model", list(MODELS.values()), ids=list(MODELS))
 
 
 def words(seed: int, *shape: int) -> Tensor:
@@ -83,12 +96,13 @@ def test_future_tokens_do_not_change_the_past(model, seed, batch, s, t, data):
 def test_no_gradient_flows_from_a_place_to_the_tokens_after_it(model, seed, s, t, data):
     at = data.draw(st.integers(0, t - 1))
     held = []
-    hook = model.embed_target.register_forward_hook(lambda module, args, out: held.append(out))
+    table = model.tokens if isinstance(model, T5) else model.embed_target
+    hook = table.register_forward_hook(lambda module, args, out: held.append(out))
     try:
         logits = model(words(seed, 1, s), words(seed + 1, 1, t))
     finally:
         hook.remove()
-    (grad,) = torch.autograd.grad(logits[:, at].square().sum(), held[0])
+    (grad,) = torch.autograd.grad(logits[:, at].square().sum(), held[-1])  # a T5 looks up its source in it first
     reached = grad[0].abs().amax(-1) > 0
     assert reached.tolist() == [place <= at for place in range(t)]
 

@@ -1,0 +1,45 @@
+"""Parameters as the papers' released models have them."""
+
+import pytest
+
+from regard.models import FAMILIES, sized
+from regard.view.cost import cost
+
+COUNTS = {  # of the released checkpoints, an output layer tied to the embeddings counted once
+    "gpt-small": 124_439_808,
+    "gpt-medium": 354_823_168,
+    "gpt-large": 774_030_080,
+    "gpt-xl": 1_557_611_200,
+    "bert-base": 110_106_428 - 1538,  # which also has two outputs for "is this the next sentence?"
+    "bert-large": 336_226_108 - 2050,
+    "t5-small": 60_506_624,
+    "t5-base": 222_903_552,
+    "t5-large": 737_668_096,
+    "t5-v1.1-small": 76_961_152,
+    "t5-v1.1-base": 247_577_856,
+    "t5-v1.1-large": 783_150_080,
+}
+
+
+@pytest.mark.parametrize("name", list(COUNTS))
+def test_a_size_has_the_parameters_of_the_released_model(name):
+    family, config = sized(name)
+    assert cost(family, config, 4, 4)[-1].parameters == COUNTS[name]
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_parts_add_up_to_the_whole_whatever_the_size(family):
+    for config in FAMILIES[family].sizes.values():
+        *parts, whole = cost(family, config, 8, 5)
+        for field in ("parameters", "flops", "bytes", "score_bytes"):
+            assert getattr(whole, field) == sum(getattr(part, field) for part in parts)
+
+
+@pytest.mark.parametrize(("name", "mlp"), [("gpt-small", 4 * 768), ("bert-base", 4 * 768)])
+def test_the_blocks_cost_what_the_formula_says(name, mlp):
+    family, config = sized(name)
+    s, d = 32, config.dim
+    blocks = next(part for part in cost(family, config, s, 1) if part.name == "blocks")
+    each = 2 * s * (4 * d * d + 2 * d * mlp)  # four projections and an mlp for each token
+    looks = {"gpt": 4 * s * s * d, "bert": 4 * s * s * d}[family]  # scores and mixing for each pair
+    assert blocks.flops == config.depth * (each + looks)
