@@ -7,19 +7,21 @@ resumes at the very next batch without reading what came before.
 Shapes: B batch, S source and T target length.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from regard.data.store import Ints, Pool, Store
-from regard.data.tokenizer import BOS, EOS, PAD
+from regard.data.tokenizer import PAD, Marks
 
-__all__ = ["Batch", "Place", "all_batches", "batches", "pad"]
+__all__ = ["Batch", "Labelled", "Place", "all_batches", "all_labelled", "batches", "labelled", "pad"]
 
 POOL = 16  # blocks in memory at once: 65,536 pairs
+
+Some = TypeVar("Some")  # a batch of one kind or the other
 
 
 class Batch(NamedTuple):
@@ -27,15 +29,33 @@ class Batch(NamedTuple):
 
     source: Tensor  # (B, S): tokens, end
     target: Tensor  # (B, T + 1): start, tokens, end
+    pad: int = PAD  # the token after the end
 
     @property
     def tokens(self) -> int:
         """Target tokens to predict, ends counted, padding not."""
-        return int((self.target[:, 1:] != PAD).sum())
+        return int((self.target[:, 1:] != self.pad).sum())
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on another device."""
-        return Batch(self.source.to(device, non_blocking=True), self.target.to(device, non_blocking=True))
+        return Batch(self.source.to(device, non_blocking=True), self.target.to(device, non_blocking=True), self.pad)
+
+
+class Labelled(NamedTuple):
+    """Some texts, padded, and the class of each."""
+
+    text: Tensor  # (B, T): start, tokens, end
+    mask: Tensor  # (B, 1, 1, T): True where there is text, not padding
+    label: Tensor  # (B,)
+
+    @property
+    def tokens(self) -> int:
+        """What is to predict: one class a text."""
+        return len(self.label)
+
+    def to(self, device: torch.device) -> "Labelled":
+        """The same batch on another device."""
+        return Labelled(*(part.to(device, non_blocking=True) for part in self))
 
 
 class Place(NamedTuple):
@@ -46,8 +66,34 @@ class Place(NamedTuple):
     batch: int = 0
 
 
-def batches(store: Store, tokens: int, seed: int, place: Place = Place()) -> Iterator[tuple[Batch, Place]]:
+def batches(
+    store: Store, marks: Marks, tokens: int, seed: int, place: Place = Place()
+) -> Iterator[tuple[Batch, Place]]:
     """Endless batches from a place on, each with the place of the one after it."""
+    return _endless(store, tokens, seed, place, 1, lambda pool, rows: _pairs(pool, rows, marks))
+
+
+def all_batches(store: Store, marks: Marks, tokens: int) -> Iterator[Batch]:
+    """Every pair once, in batches of similar length: for evaluation."""
+    return _once(store, tokens, 1, lambda pool, rows: _pairs(pool, rows, marks))
+
+
+def labelled(
+    store: Store, marks: Marks, tokens: int, seed: int, place: Place = Place()
+) -> Iterator[tuple[Labelled, Place]]:
+    """The same for labelled texts, of a store whose targets are the number of a class."""
+    return _endless(store, tokens, seed, place, 2, lambda pool, rows: _texts(pool, rows, marks))
+
+
+def all_labelled(store: Store, marks: Marks, tokens: int) -> Iterator[Labelled]:
+    """Every labelled text once, in batches of similar length."""
+    return _once(store, tokens, 2, lambda pool, rows: _texts(pool, rows, marks))
+
+
+def _endless(
+    store: Store, tokens: int, seed: int, place: Place, ends: int, collate: Callable[[Pool, Ints], Some]
+) -> Iterator[tuple[Some, Place]]:
+    """`ends` is how many tokens a batch adds to a text: its end, and its start if the model reads that."""
     epoch, pool, skip = place
     while True:
         order = np.random.default_rng([seed, epoch]).permutation(store.blocks)
@@ -55,29 +101,30 @@ def batches(store: Store, tokens: int, seed: int, place: Place = Place()) -> Ite
         while pool < len(pools):
             rng = np.random.default_rng([seed, epoch, pool])
             held = store.read(pools[pool])
-            rows = _cut(held, tokens, rng.permutation(len(held.starts)))
+            rows = _cut(held, tokens, rng.permutation(len(held.starts)), ends)
             rows = [rows[i] for i in rng.permutation(len(rows))]
             for number in range(skip, len(rows)):
                 last = number + 1 == len(rows)
                 yield (
-                    _collate(held, rows[number]),
+                    collate(held, rows[number]),
                     Place(epoch, pool + 1, 0) if last else Place(epoch, pool, number + 1),
                 )
             pool, skip = pool + 1, 0
+            del held, rows  # before the next ones are read: one pool is in memory, not two
         epoch, pool = epoch + 1, 0
 
 
-def all_batches(store: Store, tokens: int) -> Iterator[Batch]:
-    """Every pair once, in batches of similar length: for evaluation."""
+def _once(store: Store, tokens: int, ends: int, collate: Callable[[Pool, Ints], Some]) -> Iterator[Some]:
     for first in range(0, store.blocks, POOL):
         held = store.read(range(first, min(first + POOL, store.blocks)))
-        for rows in _cut(held, tokens, np.arange(len(held.starts))):
-            yield _collate(held, rows)
+        for rows in _cut(held, tokens, np.arange(len(held.starts)), ends):
+            yield collate(held, rows)
+        del held
 
 
-def _cut(pool: Pool, tokens: int, order: Ints) -> list[Ints]:
+def _cut(pool: Pool, tokens: int, order: Ints, ends: int) -> list[Ints]:
     """Rows of a pool → batches whose longer side, padded, has at most `tokens` tokens; a longer pair stands alone."""
-    longer = np.maximum(pool.sources, pool.targets) + 1  # the end token
+    longer = np.maximum(pool.sources, pool.targets) + ends
     # Pairs of one length go from short sources to short targets, those of the next length back: neighbours are alike.
     lean = np.where(longer % 2, 1, -1) * (pool.sources - pool.targets)
     order = order[np.lexsort((lean[order], longer[order]))]  # ties stay in the order given
@@ -91,23 +138,35 @@ def _cut(pool: Pool, tokens: int, order: Ints) -> list[Ints]:
     return [order[a:b] for a, b in zip(cuts, [*cuts[1:], len(order)], strict=True)]
 
 
-def _collate(pool: Pool, rows: Ints) -> Batch:
+def _pairs(pool: Pool, rows: Ints, marks: Marks) -> Batch:
     sources, targets = pool.sources[rows], pool.targets[rows]
-    source = np.full((len(rows), int(sources.max()) + 1), PAD, dtype=np.int64)
-    target = np.full((len(rows), int(targets.max()) + 2), PAD, dtype=np.int64)
-    target[:, 0] = BOS
+    source = np.full((len(rows), int(sources.max()) + 1), marks.pad, dtype=np.int64)
+    target = np.full((len(rows), int(targets.max()) + 2), marks.pad, dtype=np.int64)
+    target[:, 0] = marks.bos
     for i, (start, s, t) in enumerate(zip(pool.starts[rows].tolist(), sources.tolist(), targets.tolist(), strict=True)):
         source[i, :s] = pool.tokens[start : start + s]
-        source[i, s] = EOS
+        source[i, s] = marks.eos
         target[i, 1 : 1 + t] = pool.tokens[start + s : start + s + t]
-        target[i, 1 + t] = EOS
-    return Batch(torch.from_numpy(source), torch.from_numpy(target))
+        target[i, 1 + t] = marks.eos
+    return Batch(torch.from_numpy(source), torch.from_numpy(target), marks.pad)
 
 
-def pad(sentences: list[list[int]]) -> Tensor:
+def _texts(pool: Pool, rows: Ints, marks: Marks) -> Labelled:
+    starts, lengths = pool.starts[rows], pool.sources[rows]
+    text = np.full((len(rows), int(lengths.max()) + 2), marks.pad, dtype=np.int64)
+    text[:, 0] = marks.bos
+    for i, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+        text[i, 1 : 1 + length] = pool.tokens[start : start + length]
+        text[i, 1 + length] = marks.eos
+    mask = np.arange(text.shape[1]) < lengths[:, None] + 2  # not `text != pad`: an end may be the same token as padding
+    label = pool.tokens[starts + lengths].astype(np.int64)
+    return Labelled(torch.from_numpy(text), torch.from_numpy(mask)[:, None, None], torch.from_numpy(label))
+
+
+def pad(sentences: list[list[int]], marks: Marks) -> Tensor:
     """Sentences of token numbers → one padded tensor (B, S), an end after each."""
-    table = torch.full((len(sentences), max(map(len, sentences)) + 1), PAD)
+    table = torch.full((len(sentences), max(map(len, sentences)) + 1), marks.pad)
     for row, ids in zip(table, sentences, strict=True):
         row[: len(ids)] = torch.tensor(ids, dtype=torch.long)
-        row[len(ids)] = EOS
+        row[len(ids)] = marks.eos
     return table

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["alone", "cache_folder", "flush", "read_lines", "sync_folder", "write_atomic"]
+__all__ = ["alone", "cache_folder", "flush", "read_lines", "read_pieces", "sync_folder", "write_atomic"]
 
 
 def cache_folder() -> Path:
@@ -27,29 +27,52 @@ def read_lines(file: Path) -> Iterator[str]:
 
     The file "-" is standard input.
     """
+    return (line.rstrip("\r\n") for line in read_pieces(file, longest=-1))
+
+
+def read_pieces(file: Path, longest: int) -> Iterator[str]:
+    """Stream the same lines with their ends; one of over `longest` bytes comes in several pieces, cut before a space."""
     name = "standard input" if str(file) == "-" else file
+    number, before, line = 1, 0, b""  # `before`: bytes of this line that have gone
     try:
         with _open(file) as lines:
-            for number, line in enumerate(lines, 1):
-                if b"\0" in line:
+            while True:
+                more = lines.readline(longest)
+                line += more
+                if not line:
+                    return
+                whole = longest < 0 or len(more) < longest or line.endswith(b"\n")
+                piece = line if whole else line[: _cut(line)]
+                if b"\0" in piece:
+                    at = before + piece.index(0) + 1
                     raise ValueError(
-                        f"{name} line {number} holds a zero byte, byte {line.index(0) + 1}: it is binary; give a text file"
+                        f"{name} line {number} holds a zero byte, byte {at}: it is binary; give a text file"
                     )
                 try:
-                    text = line.decode("utf-8")
+                    text = piece.decode("utf-8")
                 except UnicodeDecodeError as error:
                     raise ValueError(
-                        f"{name} line {number} is not UTF-8 at byte {error.start + 1} (0x{line[error.start]:02x}); "
+                        f"{name} line {number} is not UTF-8 at byte {before + error.start + 1} (0x{piece[error.start]:02x}); "
                         f"convert it, such as with `iconv -f latin1 -t utf-8`"
                     ) from None
-                text = text.removeprefix("\ufeff") if number == 1 else text  # some editors mark UTF-8 so
-                yield text.rstrip("\r\n")
+                first = number == 1 and not before
+                yield text.removeprefix("\ufeff") if first else text  # some editors mark UTF-8 so
+                number, before = (number + 1, 0) if whole else (number, before + len(piece))
+                line = b"" if whole else line[len(piece) :]
     except FileNotFoundError:
         raise ValueError(f"no file {file}; check the path") from None
     except IsADirectoryError:
         raise ValueError(f"{file} is a folder; give a file") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{file} is not a whole gzip file ({error}); download or compress it again") from None
+
+
+def _cut(line: bytes) -> int:
+    """Where the last word of a line begins, its space first; or its last character, if it is all one word."""
+    space = line.rfind(b" ", 1)
+    if space > 0:
+        return space
+    return next((at for at in range(len(line) - 1, 0, -1) if line[at] & 0xC0 != 0x80), len(line))
 
 
 def _open(file: Path) -> IO[bytes]:

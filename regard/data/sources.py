@@ -14,32 +14,42 @@ import urllib.request
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from regard.config import nearest
 from regard.data.checksums import SHA256
 from regard.data.files import cache_folder, write_atomic
 
-__all__ = ["SOURCES", "Source", "locate"]
+__all__ = ["SOURCES", "Source", "locate", "prefix_of"]
 
 
 class Source(NamedTuple):
-    """A public data set of parallel text."""
+    """A public data set: sentence pairs, one plain text, or labelled texts."""
 
-    pairs: tuple[str, ...]  # languages, source first
+    pairs: tuple[str, ...]  # languages, source first; none of plain and labelled text
     splits: tuple[str, ...]
     valid: str  # the split to hold out
     licence: str
     files: Mapping[str, str]  # kind of text → file names, with {split} and {lang} to fill in
     url: Mapping[str, str]  # kind of text → public address of a file, if one has these very bytes
     several: bool = False  # sentences come with several right translations, line by line
+    kind: Literal["pairs", "text", "labels"] = "pairs"
+    prefix: str = "translate {} to {}: "  # how T5 names the task before each sentence
+    labels: tuple[str, ...] = ()  # names of the classes, by their number in the file
+    unknown: str = ""  # what stands in the text for words that were left out
+    parts: Mapping[str, tuple[int, int]] = {}  # split → from and to which per cent of the characters of its file
 
 
 _MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
+_SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+_WIKITEXT = "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/{split}.txt"
+_THREE = ("train", "valid", "test")
+
+LANGUAGES = {"en": "English", "de": "German", "fr": "French", "it": "Italian", "hi": "Hindi"}
 
 
 def _tatoeba(language: str) -> Source:
-    return Source((f"en-{language}",), ("train", "valid", "test"), "valid", "CC BY 2.0 FR (tatoeba.org, manythings.org/anki)",
+    return Source((f"en-{language}",), _THREE, "valid", "CC BY 2.0 FR (tatoeba.org, manythings.org/anki)",
                   {"raw": "{split}.tsv.gz"}, {}, several=True)  # fmt: skip
 
 
@@ -53,25 +63,50 @@ SOURCES: dict[str, Source] = {
         {"raw": _MULTI30K + "/raw/{split}.{lang}.gz", "tok": _MULTI30K + "/tok/{split}.lc.norm.tok.{lang}"},
     ),
     **{f"tatoeba-en-{language}": _tatoeba(language) for language in ("it", "de", "fr", "hi")},
-}
+    "tinyshakespeare": Source(
+        (), _THREE, "valid", "public domain", {"raw": "input.txt.gz"}, {"raw": _SHAKESPEARE}, kind="text", prefix="",
+        parts={"train": (0, 90), "valid": (90, 95), "test": (95, 100)},
+    ),
+    "wikitext-2": Source((), _THREE, "valid", "CC BY-SA (Wikipedia; Merity et al. 2016)", {"raw": "{split}.txt.gz"},
+                         {"raw": _WIKITEXT}, kind="text", prefix="", unknown="<unk>"),
+    "sst2": Source((), _THREE, "valid", "none stated; Socher et al. 2013, for research", {"raw": "{split}.tsv.gz"}, {},
+                   kind="labels", prefix="sst2 sentence: ", labels=("negative", "positive")),
+    "agnews-small": Source((), _THREE, "valid", "for research, non-commercial (AG's corpus of news)",
+                           {"raw": "{split}.tsv.gz"}, {}, kind="labels", prefix="topic: ",
+                           labels=("World", "Sports", "Business", "Sci/Tech")),
+}  # fmt: skip
+
+
+def prefix_of(name: str, pair: str) -> str:
+    """How T5 names the task of a set before each sentence: "translate English to German: "."""
+    languages = _pair(name, pair).split("-")
+    return SOURCES[name].prefix.format(*(LANGUAGES.get(language, language) for language in languages))
 
 
 def locate(name: str, split: str, pair: str, text: str = "raw") -> list[Path]:
     """The files of one split, on this machine; downloaded if they were not."""
     source = SOURCES[name]
-    pair = pair or source.pairs[0]
-    for what, value, known in (
-        ("split", split, source.splits),
-        ("pair", pair, source.pairs),
-        ("text", text, tuple(source.files)),
-    ):
-        if value not in known:
-            raise ValueError(f"{name} has no {what} {value!r}{nearest(value, known)}; it has {', '.join(known)}")
+    _one_of(name, "split", split, source.splits)
+    pair = _pair(name, pair)
+    _one_of(name, "text", text, tuple(source.files))
     pattern, languages = source.files[text], pair.split("-")
     filled = (
         [{"split": split, "lang": language} for language in languages] if "{lang}" in pattern else [{"split": split}]
     )
     return [_find(name, pattern.format(**f), source.url.get(text, "").format(**f)) for f in filled]
+
+
+def _pair(name: str, pair: str) -> str:
+    """The languages asked for, or the first a set has; plain and labelled text has none."""
+    known = SOURCES[name].pairs or ("",)
+    return _one_of(name, "pair", pair or known[0], known)
+
+
+def _one_of(name: str, what: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        has = ", ".join(filter(None, known)) or "none"
+        raise ValueError(f"{name} has no {what} {value!r}{nearest(value, known)}; it has {has}")
+    return value
 
 
 def _find(name: str, file: str, url: str) -> Path:

@@ -1,12 +1,14 @@
 """A corpus as token numbers on disk, so that memory does not grow with it.
 
-Pairs are encoded once, in one stream, and checked on the way: a bad line is named before training starts.  Reading is
-by blocks of pairs, in any order, from plain files: nothing of the corpus stays in memory but the pool being read.
+Text is encoded once, in one stream, and checked on the way: a bad line is named before training starts.  Pairs are read
+by blocks, in any order, from plain files: nothing of the corpus stays in memory but the pool being read.
 
-    tokens.bin    source then target of each pair, without start or end, uint16 or uint32
+    tokens.bin    source then target of each pair, without start or end, uint16 or uint32; or one plain text
     lengths.bin   two uint16 a pair: tokens of its source, of its target
     blocks.bin    one int64 a block: where its tokens start
     about.json    counts and the digest; written last, so a folder with it is whole
+
+A labelled text is a pair whose target is one number, that of its class.
 """
 
 import hashlib
@@ -15,7 +17,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -28,10 +30,11 @@ from regard.data.files import cache_folder, flush, write_atomic
 from regard.data.text import Pair
 from regard.data.tokenizer import Tokenizer
 
-__all__ = ["BLOCK", "Ints", "Pool", "Store", "encode"]
+__all__ = ["BLOCK", "Ints", "Pool", "Store", "Text", "encode", "encode_labels", "encode_text"]
 
 FORMAT = 1  # of the files below
 BLOCK = 4096  # pairs read together
+CHUNK = 1 << 18  # characters of a plain text encoded together
 DAY = 86_400  # seconds
 
 Ints = npt.NDArray[np.int64]
@@ -78,6 +81,24 @@ class Store:
         return Pool(np.concatenate(tokens), np.concatenate(([0], ends[:-1])), both[:, 0], both[:, 1])
 
 
+class Text:
+    """An encoded plain text on disk."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        self.digest: str = about["digest"]
+        self.tokens: npt.NDArray[np.unsignedinteger] = np.memmap(
+            folder / "tokens.bin", dtype=np.dtype(about["dtype"]), mode="r"
+        )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+Encoded = tuple[list[int], list[int]]  # source and target of a pair
+
+
 def encode(
     pairs: Callable[[], Iterator[Pair]],
     name: str,
@@ -91,9 +112,107 @@ def encode(
     `identity` is what the pairs depend on (files, their sizes and times, options): the cache is found by it and the
     tokenizer.  Pairs with an empty side or more than `longest` tokens on one side are left out and counted.
     """
-    key = hashlib.sha256(
-        json.dumps([FORMAT, BLOCK, identity, tokenizer.digest, longest], default=str).encode()
-    ).hexdigest()[:24]
+
+    def write(folder: Path) -> None:
+        def numbers(lines: list[Pair], _: int) -> Iterator[Encoded]:
+            sources, targets = (tokenizer.encode(side) for side in zip(*lines, strict=True))
+            return zip(sources, targets, strict=True)
+
+        _write(folder, pairs(), name, _dtype(tokenizer), longest, numbers, progress)
+
+    return Store(_cached([BLOCK, identity, tokenizer.digest, longest], write))
+
+
+def encode_labels(
+    pairs: Callable[[], Iterator[Pair]],
+    labels: Sequence[str],
+    name: str,
+    identity: object,
+    tokenizer: Tokenizer,
+    longest: int,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Store:
+    """Encode labelled texts the same way; one of more than `longest` tokens is cut to them and counted as too long."""
+    number_of = {label: number for number, label in enumerate(labels)}
+
+    def write(folder: Path) -> None:
+        def numbers(lines: list[Pair], seen: int) -> Iterator[Encoded]:
+            for number, (text, label) in enumerate(lines, seen + 1):
+                if label not in number_of:
+                    raise ValueError(
+                        f"{name}, example {number} ({text[:40]!r}) has class {label!r}, a label never seen in training; "
+                        f"known are {', '.join(labels)}: mend it, or leave it out"
+                    )
+            texts = tokenizer.encode([text for text, _ in lines])
+            return ((ids, [number_of[label]]) for ids, (_, label) in zip(texts, lines, strict=True))
+
+        _write(folder, pairs(), name, _dtype(tokenizer), longest, numbers, progress, cut=True)
+
+    return Store(_cached([BLOCK, identity, tokenizer.digest, longest, "labels", list(labels)], write))
+
+
+def encode_text(
+    pieces: Callable[[], Iterator[str]],
+    name: str,
+    identity: object,
+    tokenizer: Tokenizer,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Text:
+    """Encode a plain text, line by line, into one row of tokens; `progress` hears how many there are.
+
+    If the tokenizer knows no line ends, each line that is not empty ends with the end token instead.
+    """
+
+    def write(folder: Path) -> None:
+        dtype, digest, total, begun = _dtype(tokenizer), hashlib.sha256(), 0, False
+        end = None if tokenizer.knows_line_ends else tokenizer.marks.eos
+        with open(folder / "tokens.bin", "wb") as file:
+            for chunk in _chunks(pieces()):
+                row: list[int] = []
+                for piece, ids in zip(chunk, tokenizer.encode(chunk), strict=True):
+                    row += ids
+                    begun = begun or bool(ids)  # a long line comes in several pieces
+                    if end is not None and begun and piece.endswith("\n"):
+                        row.append(end)
+                        begun = False
+                flat = np.array(row, dtype=dtype)
+                flat.tofile(file)
+                digest.update(flat.tobytes())
+                total += len(row)
+                progress(total)
+            if not total:
+                raise ValueError(f"{name} holds no text to use; give a file with text in it")
+            if end is not None and begun:  # the last line may lack its end
+                np.array([end], dtype=dtype).tofile(file)
+                digest.update(np.array([end], dtype=dtype).tobytes())
+        flush(folder / "tokens.bin")
+        about = {"digest": digest.hexdigest(), "dtype": dtype.name}
+        write_atomic(folder / "about.json", json.dumps(about).encode())
+
+    return Text(_cached(["text", identity, tokenizer.digest], write))
+
+
+def _chunks(pieces: Iterator[str]) -> Iterator[list[str]]:
+    """Pieces of a text, about `CHUNK` characters of them at a time."""
+    held: list[str] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size >= CHUNK:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def _dtype(tokenizer: Tokenizer) -> "np.dtype[np.unsignedinteger]":
+    return np.dtype(np.uint16 if tokenizer.vocab <= 1 << 16 else np.uint32)
+
+
+def _cached(identity: Sequence[object], write: Callable[[Path], None]) -> Path:
+    """The cache folder of what depends on nothing but `identity`; written if it is not there from an earlier time."""
+    key = hashlib.sha256(json.dumps([FORMAT, *identity], default=str).encode()).hexdigest()[:24]
     home = cache_folder() / "tokens"
     home.mkdir(parents=True, exist_ok=True)
     for old in home.glob(".*"):  # left behind by a kill
@@ -103,7 +222,7 @@ def encode(
     if not (home / key / "about.json").exists():
         part = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=home))
         try:
-            _write(part, pairs(), name, tokenizer, longest, progress)
+            write(part)
             try:
                 os.replace(part, home / key)
             except OSError:
@@ -112,12 +231,13 @@ def encode(
                     os.replace(part, home / key)
         finally:
             shutil.rmtree(part, ignore_errors=True)
-    return Store(home / key)
+    return home / key
 
 
-def _write(folder: Path, pairs: Iterator[Pair], name: str, tokenizer: Tokenizer, longest: int,
-           progress: Callable[[int], None]) -> None:  # fmt: skip
-    dtype = np.dtype(np.uint16 if tokenizer.vocab <= 1 << 16 else np.uint32)
+def _write(folder: Path, pairs: Iterator[Pair], name: str, dtype: "np.dtype[np.unsignedinteger]", longest: int,
+           numbers: Callable[[list[Pair], int], Iterator[Encoded]], progress: Callable[[int], None],
+           cut: bool = False) -> None:  # fmt: skip
+    """Stream pairs to a folder; `numbers` encodes some, told how many came before; too long a source is cut or left out."""
     digest, kept, seen, too_long, empty, offset = hashlib.sha256(), 0, 0, 0, 0, 0
     with (
         open(folder / "tokens.bin", "wb") as t,
@@ -125,32 +245,33 @@ def _write(folder: Path, pairs: Iterator[Pair], name: str, tokenizer: Tokenizer,
         open(folder / "blocks.bin", "wb") as b,
     ):
         while lines := list(islice(pairs, BLOCK)):
-            sources, targets = (tokenizer.encode(side) for side in zip(*lines, strict=True))
             row: list[int] = []
             lengths: list[int] = []
-            for source, target in zip(sources, targets, strict=True):
+            for source, target in numbers(lines, seen):
+                over = max(len(source), len(target)) > longest
                 if not source or not target:
                     empty += 1
-                elif len(source) > longest or len(target) > longest:
-                    too_long += 1
-                else:
+                    continue
+                too_long += over
+                if cut or not over:
                     if kept % BLOCK == 0:
                         np.array([offset + len(row)], dtype=np.int64).tofile(b)
                     kept += 1
-                    row += source
+                    row += source[:longest]
                     row += target
-                    lengths += (len(source), len(target))
+                    lengths += (min(len(source), longest), len(target))
             flat = np.array(row, dtype=dtype)
             flat.tofile(t)
-            sides = np.array(lengths, dtype=np.uint16)
-            sides.tofile(n)
-            digest.update(flat.tobytes() + sides.tobytes())
+            both = np.array(lengths, dtype=np.uint16)
+            both.tofile(n)
+            digest.update(flat.tobytes() + both.tobytes())
             offset += len(row)
             seen += len(lines)
             progress(seen)
     if not kept:
+        what, sides = ("labelled text", "text and class") if cut else ("sentence pair", "source and target")
         why = f": {empty} pairs have an empty side, {too_long} more than {longest} tokens" if seen else ""
-        raise ValueError(f"{name} holds no sentence pair to use{why}; give a file with source and target on each line")
+        raise ValueError(f"{name} holds no {what} to use{why}; give a file with {sides} on each line")
     for name_ in ("tokens.bin", "lengths.bin", "blocks.bin"):
         flush(folder / name_)
     about = {"pairs": kept, "too_long": too_long, "empty": empty, "digest": digest.hexdigest(), "dtype": dtype.name}

@@ -1,4 +1,4 @@
-"""Batches: every pair once an epoch, within the budget, in an order that can be taken up anywhere."""
+"""Batches: every pair or text once an epoch, within the budget, in an order that can be taken up anywhere."""
 
 from collections import Counter
 from itertools import islice, pairwise
@@ -10,9 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from regard.data import batch, store
-from regard.data.batch import Place, all_batches, batches, pad
-from regard.data.store import encode
-from regard.data.tokenizer import BOS, EOS, PAD
+from regard.data.batch import Batch, Place, all_batches, all_labelled, batches, labelled, pad
+from regard.data.store import encode, encode_labels
+from regard.data.tokenizer import BOS, EOS, PAD, UNK, Marks
+
+MARKS = Marks(PAD, BOS, EOS, UNK, None, ())
+THEIRS = Marks(pad=7, bos=7, eos=5, unk=6, mask=None, sentinels=())  # another library's, a start that is padding
 
 
 class Numbers:
@@ -57,7 +60,7 @@ def pairs_of(one) -> list[tuple[list[int], list[int]]]:
 def epochs(found, tokens: int, seed: int, count: int, place: Place = Place()):
     """The batches of the first so many epochs, from a place on, each with the place after it."""
     pools = -(-found.blocks // batch.POOL)
-    for one, after in batches(found, tokens, seed, place):
+    for one, after in batches(found, MARKS, tokens, seed, place):
         yield one, after
         if (after.epoch, after.pool) == (count - 1, pools):
             return
@@ -74,10 +77,10 @@ def test_every_pair_comes_exactly_once_an_epoch(small):
 
 def test_every_pair_comes_once_for_evaluation(small):
     found, pairs = corpus(50)
-    got = [pair for one in all_batches(found, 40) for pair in pairs_of(one)]
+    got = [pair for one in all_batches(found, MARKS, 40) for pair in pairs_of(one)]
     assert sorted(got) == sorted(pairs)
-    assert [one.source.tolist() for one in all_batches(found, 40)] == [
-        one.source.tolist() for one in all_batches(found, 40)
+    assert [one.source.tolist() for one in all_batches(found, MARKS, 40)] == [
+        one.source.tolist() for one in all_batches(found, MARKS, 40)
     ]
 
 
@@ -85,13 +88,13 @@ def test_every_pair_comes_once_for_evaluation(small):
 def test_a_corpus_of_any_size_is_covered(small, count):
     found, pairs = corpus(count)
     assert sorted(p for one, _ in epochs(found, 30, 1, 1) for p in pairs_of(one)) == sorted(pairs)
-    assert sorted(p for one in all_batches(found, 30) for p in pairs_of(one)) == sorted(pairs)
+    assert sorted(p for one in all_batches(found, MARKS, 30) for p in pairs_of(one)) == sorted(pairs)
 
 
 def test_no_batch_is_over_the_budget_unless_it_is_one_pair(small):
     found, _ = corpus(50, longest=40)
     for tokens in (1, 20, 33, 64, 500):
-        streams = ([one for one, _ in epochs(found, tokens, 1, 1)], list(all_batches(found, tokens)))
+        streams = ([one for one, _ in epochs(found, tokens, 1, 1)], list(all_batches(found, MARKS, tokens)))
         for stream in streams:
             for one in stream:
                 rows, longer = len(one.source), max(one.source.shape[1], one.target.shape[1] - 1)
@@ -102,7 +105,7 @@ def test_no_batch_is_over_the_budget_unless_it_is_one_pair(small):
 def test_the_budget_is_used(small):
     """Of neighbours in the order of length, the first could not have taken the second's first pair as well."""
     found, _ = corpus(15, longest=8)  # one pool
-    for one, after in pairwise(all_batches(found, 40)):
+    for one, after in pairwise(all_batches(found, MARKS, 40)):
         longer = max(one.source.shape[1], one.target.shape[1] - 1, *(len(side) + 1 for side in pairs_of(after)[0]))
         assert (len(one.source) + 1) * longer > 40
 
@@ -117,7 +120,7 @@ def test_pairs_of_a_batch_have_similar_lengths(small):
 
 def test_tokens_are_those_to_predict():
     found, pairs = corpus(20)
-    assert sum(one.tokens for one in all_batches(found, 64)) == sum(len(target) + 1 for _, target in pairs)
+    assert sum(one.tokens for one in all_batches(found, MARKS, 64)) == sum(len(target) + 1 for _, target in pairs)
 
 
 def listing(found, seed: int, tokens: int = 40, count: int = 1, place: Place = Place()) -> list:
@@ -168,9 +171,9 @@ def test_from_any_place_on_come_exactly_the_rest(monkeypatch, count, tokens, see
     monkeypatch.setattr(store, "BLOCK", sizes[0])
     monkeypatch.setattr(batch, "POOL", sizes[1])
     found, _ = corpus(count)
-    whole = list(islice(batches(found, tokens, seed), stop + 25))
+    whole = list(islice(batches(found, MARKS, tokens, seed), stop + 25))
     place = whole[stop - 1][1] if stop else Place()
-    rest = list(islice(batches(found, tokens, seed, Place(*list(place))), 25))
+    rest = list(islice(batches(found, MARKS, tokens, seed, Place(*list(place))), 25))
     for (a, after_a), (b, after_b) in zip(whole[stop:], rest, strict=True):
         assert torch.equal(a.source, b.source)
         assert torch.equal(a.target, b.target)
@@ -182,7 +185,7 @@ def test_resuming_reads_no_pool_that_came_before(small, monkeypatch):
     read = []
     real = type(found).read
     monkeypatch.setattr(type(found), "read", lambda self, blocks: read.append(list(blocks)) or real(self, blocks))
-    next(batches(found, 40, 1, Place(7, 2, 0)))
+    next(batches(found, MARKS, 40, 1, Place(7, 2, 0)))
     assert len(read) == 1
 
 
@@ -192,11 +195,81 @@ def test_no_more_than_one_pool_is_in_memory(small, monkeypatch):
     real = type(found).read
     monkeypatch.setattr(type(found), "read", lambda self, blocks: read.append(list(blocks)) or real(self, blocks))
     list(epochs(found, 40, 1, 1))
-    list(all_batches(found, 40))
+    list(all_batches(found, MARKS, 40))
     assert max(map(len, read)) == 3
     assert sorted(b for blocks in read for b in blocks) == sorted([*range(40)] * 2)
 
 
 def test_pad_gives_each_sentence_its_end():
-    assert pad([[5, 6, 7], [8], []]).tolist() == [[5, 6, 7, EOS], [8, EOS, PAD, PAD], [EOS, PAD, PAD, PAD]]
-    assert pad([[5]]).dtype == torch.long
+    assert pad([[5, 6, 7], [8], []], MARKS).tolist() == [[5, 6, 7, EOS], [8, EOS, PAD, PAD], [EOS, PAD, PAD, PAD]]
+    assert pad([[5]], MARKS).dtype == torch.long
+    assert pad([[8, 9], [8]], THEIRS).tolist() == [[8, 9, 5], [8, 5, 7]]
+
+
+def test_other_marks_stand_where_ours_would():
+    found, pairs = corpus(20)
+    ours, theirs = list(all_batches(found, MARKS, 64)), list(all_batches(found, THEIRS, 64))
+    for one, other in zip(ours, theirs, strict=True):
+        for side, here in ((one.source, other.source), (one.target, other.target)):
+            for mine, yours in ((PAD, 7), (BOS, 7), (EOS, 5)):
+                side = torch.where(side == mine, yours, side)
+            assert torch.equal(side, here)
+        assert other.tokens == one.tokens
+        assert other.to(torch.device("cpu")).pad == 7
+    assert sum(one.tokens for one in theirs) == sum(len(target) + 1 for _, target in pairs)
+
+
+def test_a_batch_made_by_hand_has_our_padding():
+    assert Batch(torch.tensor([[5, EOS]]), torch.tensor([[BOS, 5, EOS, PAD]])).tokens == 2
+
+
+def labelled_corpus(count: int, longest: int = 12):
+    """Texts whose first token is their own number, and their class the third part of it."""
+    rng = np.random.default_rng(1)
+    texts = [[100 + n, *rng.integers(10, 20, rng.integers(0, longest)).tolist()] for n in range(count)]
+    rows = [(" ".join(map(str, text)), "abc"[n % 3]) for n, text in enumerate(texts)]
+    what = ["labelled", count, longest, store.BLOCK]
+    return encode_labels(lambda: iter(rows), "abc", "numbers", what, Numbers(), 256), [
+        (text, n % 3) for n, text in enumerate(texts)
+    ]
+
+
+def texts_of(one, marks: Marks) -> list[tuple[list[int], int]]:
+    """The texts of a batch and their classes, by the mask alone; what stands outside of it is checked on the way."""
+    assert one.mask.shape == (len(one.text), 1, 1, one.text.shape[1])
+    found = []
+    for text, real, label in zip(one.text, one.mask[:, 0, 0], one.label.tolist(), strict=True):
+        assert set(text[~real].tolist()) <= {marks.pad}
+        first, *inside, last = text[real].tolist()
+        assert (first, last) == (marks.bos, marks.eos)
+        found.append((inside, label))
+    return found
+
+
+@pytest.mark.parametrize("marks", [MARKS, THEIRS, Marks(5, 5, 5, 5, None, ())])  # GPT-2 has one mark for all
+def test_every_labelled_text_comes_once_an_epoch_with_its_class(small, marks):
+    found, texts = labelled_corpus(50)
+    pools = -(-found.blocks // batch.POOL)
+    got = []
+    for one, after in labelled(found, marks, 40, 1):
+        got += texts_of(one, marks)
+        assert one.text.numel() <= 40 or len(one.text) == 1
+        assert one.tokens == len(one.label)
+        if (after.epoch, after.pool) == (0, pools):
+            break
+    assert sorted(got) == sorted(texts)
+    assert got != texts
+    once = list(all_labelled(found, marks, 40))
+    assert sorted(text for one in once for text in texts_of(one, marks)) == sorted(texts)
+    assert max(one.text.numel() for one in once if len(one.text) > 1) <= 40
+    assert sum(one.tokens for one in once) == 50
+
+
+def test_labelled_texts_go_on_from_any_place(small):
+    found, _ = labelled_corpus(50)
+    whole = list(islice(labelled(found, MARKS, 40, 3), 40))
+    for stop in (1, 7, 20):
+        rest = islice(labelled(found, MARKS, 40, 3, whole[stop - 1][1]), 40 - stop)
+        for (a, after_a), (b, after_b) in zip(whole[stop:], rest, strict=True):
+            assert all(torch.equal(x, y) for x, y in zip(a, b.to(torch.device("cpu")), strict=True))
+            assert after_a == after_b

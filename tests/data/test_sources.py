@@ -12,7 +12,7 @@ import pytest
 
 from regard.data import sources
 from regard.data.checksums import SHA256
-from regard.data.sources import SOURCES, locate
+from regard.data.sources import SOURCES, locate, prefix_of
 
 DATA = os.environ.get("REGARD_DATA", "")
 NAME, FILE = "tatoeba-en-it", "valid.tsv.gz"
@@ -221,6 +221,7 @@ def test_a_pair_names_two_files_source_first(cache):
     (("multi30k", "test_2016_flicker", "en-de"), r"multi30k has no split .* \(did you mean 'test_2016_flickr'\?\)"),
     (("multi30k", "val", "en-da"), r"no pair 'en-da' \(did you mean 'en-de'\?\); it has en-de, en-fr"),
     (("multi30k", "val", "en-de", "tokk"), r"no text 'tokk' \(did you mean 'tok'\?\); it has raw, tok"),
+    (("sst2", "valid", "en-de"), "sst2 has no pair 'en-de'; it has none"),
     (("tatoeba-en-it", "vaild", ""), r"no split 'vaild' \(did you mean 'valid'\?\); it has train, valid, test"),
 ])  # fmt: skip
 def test_an_unknown_name_brings_the_nearest(given, message):
@@ -228,10 +229,46 @@ def test_an_unknown_name_brings_the_nearest(given, message):
         locate(*given)
 
 
+@pytest.mark.parametrize(("name", "pair", "prefix"), [
+    ("multi30k", "", "translate English to German: "),
+    ("multi30k", "fr-en", "translate French to English: "),
+    ("tatoeba-en-it", "", "translate English to Italian: "),
+    ("tatoeba-en-hi", "en-hi", "translate English to Hindi: "),
+    ("sst2", "", "sst2 sentence: "),
+    ("agnews-small", "", "topic: "),
+])  # fmt: skip
+def test_a_task_has_a_name_before_its_sentences(name, pair, prefix):
+    assert prefix_of(name, pair) == prefix
+
+
+def test_every_language_has_a_name():
+    assert all(prefix_of(name, pair) for name, source in SOURCES.items() for pair in source.pairs)
+
+
+def test_sets_are_of_their_kind():
+    kinds = {name: source.kind for name, source in SOURCES.items() if source.kind != "pairs"}
+    assert kinds == {"tinyshakespeare": "text", "wikitext-2": "text", "sst2": "labels", "agnews-small": "labels"}
+    assert all(bool(source.labels) == (source.kind == "labels") for source in SOURCES.values())
+    assert all(bool(source.pairs) == (source.kind == "pairs") for source in SOURCES.values())
+
+
+def test_a_set_of_one_file_has_it_for_every_split(cache):
+    place = put(cache / "data", b"", "tinyshakespeare", "input.txt.gz")
+    assert all(locate("tinyshakespeare", split, "") == [place] for split in ("train", "valid", "test"))
+
+
+def test_parts_of_a_file_are_all_of_it_and_do_not_overlap():
+    for source in SOURCES.values():
+        if source.parts:
+            held = sorted(percent for first, last in source.parts.values() for percent in range(first, last))
+            assert held == list(range(100))
+            assert set(source.parts) == set(source.splits)
+
+
 def test_every_file_of_every_set_has_a_checksum():
     wanted = set()
     for name, source in SOURCES.items():
-        languages = {language for pair in source.pairs for language in pair.split("-")}
+        languages = {language for pair in source.pairs for language in pair.split("-")} or {""}
         for pattern in source.files.values():
             wanted |= {f"{name}/{pattern.format(split=s, lang=lang)}" for s in source.splits for lang in languages}
     assert wanted == set(SHA256)

@@ -2,14 +2,18 @@
 
 import json
 import os
+import re
+import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from regard.config import DataConfig
 from regard.data import batch, store
-from regard.data.store import encode
-from regard.data.tokenizer import train_bpe
+from regard.data.store import Text, encode, encode_labels, encode_text
+from regard.data.tokenizer import EOS, KINDS, train_bpe, train_tokenizer
 from regard.data.toys import toy_pairs
 
 PAIRS = list(toy_pairs("phrasebook", "train", 50))
@@ -193,3 +197,187 @@ def test_about_says_what_the_store_holds(tokenizer):
     assert sizes["tokens.bin"] == 2 * tokens
     assert sizes["blocks.bin"] == 8
     assert batch.POOL * store.BLOCK == 65_536  # as the documentation says
+
+
+# --- labelled texts ---
+
+TEXTS = [("1 2 3", "yes"), ("4", "no"), ("5 6 7 8 9", "yes"), (" ", "no"), ("10 11", "maybe")]
+CLASSES = ("no", "yes", "maybe")
+
+
+def put_labels(rows, labels=CLASSES, longest=256, identity="labels", **how):
+    return encode_labels(lambda: iter(rows), labels, "the texts", identity, Wide(), longest, **how)
+
+
+@pytest.mark.parametrize("block", [1, 2, 4096])
+def test_a_labelled_text_is_its_tokens_and_the_number_of_its_class(monkeypatch, block):
+    monkeypatch.setattr(store, "BLOCK", block)
+    found = put_labels(TEXTS)
+    assert read_all(found) == [([1, 2, 3], [1]), ([4], [0]), ([5, 6, 7, 8, 9], [1]), ([10, 11], [2])]
+    assert (found.pairs, found.empty, found.too_long) == (4, 1, 0)
+
+
+def test_a_long_text_is_cut_not_left_out():
+    found = put_labels(TEXTS, longest=2)
+    assert read_all(found) == [([1, 2], [1]), ([4], [0]), ([5, 6], [1]), ([10, 11], [2])]
+    assert (found.pairs, found.empty, found.too_long) == (4, 1, 2)
+
+
+@pytest.mark.parametrize("block", [2, 4096])
+def test_a_class_never_seen_in_training_is_named_with_its_place(monkeypatch, cache, block):
+    monkeypatch.setattr(store, "BLOCK", block)
+    with pytest.raises(ValueError, match="the texts, example 5") as error:
+        put_labels(TEXTS, ("no", "yes"))
+    for word in ("'maybe'", "'10 11'", "a label never seen in training", "known are no, yes", "leave it out"):
+        assert word in str(error.value)
+    assert os.listdir(cache / "tokens") == []
+
+
+def test_labelled_texts_are_encoded_anew_if_the_classes_are_others():
+    first, second = put_labels(TEXTS), put_labels(TEXTS, ("maybe", "no", "yes"))
+    assert [target for _, target in read_all(second)] == [[2], [1], [2], [0]]
+    assert first.digest != second.digest
+    pairs = encode(lambda: iter([("1 2 3", "4")]), "pairs", "labels", Wide(), 256)
+    assert len({first.folder, second.folder, pairs.folder}) == 3
+
+
+def test_labelled_texts_of_which_none_is_left_are_refused():
+    with pytest.raises(
+        ValueError, match=r"the texts holds no labelled text to use: 1 pairs .*; give a file with text and class"
+    ):
+        put_labels([("", "no")])
+
+
+# --- plain text ---
+
+STORY = ["A cat sat on the mat.\n", "\n", " \n", "The cat's hat\n", "\n", "\n", "it was   red!\r\n", "the END"]
+
+
+def put_text(pieces, tokenizer, identity="text", **how):
+    return encode_text(lambda: iter(pieces), "the text", identity, tokenizer, **how)
+
+
+@pytest.fixture(scope="module")
+def kinds():
+    return {kind: train_tokenizer(STORY * 5, kind, 400) for kind in KINDS}
+
+
+@pytest.mark.parametrize("chunk", [1, 20, 1 << 18])
+@pytest.mark.parametrize("kind", ["characters", "bytes"])
+def test_a_text_comes_back_from_its_tokens(kinds, monkeypatch, kind, chunk):
+    monkeypatch.setattr(store, "CHUNK", chunk)
+    found = put_text(STORY, kinds[kind])
+    assert kinds[kind].decode(found.tokens.tolist()) == "".join(STORY)
+    assert found.tokens.tolist() == [token for ids in kinds[kind].encode(STORY) for token in ids]
+    assert EOS not in found.tokens
+
+
+@pytest.mark.parametrize("chunk", [1, 20, 1 << 18])
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_without_line_ends_each_line_that_is_not_empty_ends_with_the_end_token(kinds, monkeypatch, kind, chunk):
+    monkeypatch.setattr(store, "CHUNK", chunk)
+    lines = [line for line in kinds[kind].encode(STORY) if line]
+    assert len(lines) == 4
+    assert put_text(STORY, kinds[kind]).tokens.tolist() == [token for line in lines for token in (*line, EOS)]
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.sampled_from(["a ", "cat", "\n", " ", "\r\n", "t", "."]), min_size=1, max_size=30), st.integers(1, 9)
+)
+def test_how_a_text_is_cut_into_pieces_does_not_matter_if_lines_and_words_stay_whole(kinds, words, chunk):
+    text = "".join(words)
+    lines = text.splitlines(keepends=True)
+    for kind, tokenizer in kinds.items():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "CHUNK", chunk)
+            try:
+                found = put_text(lines, tokenizer, [kind, words, chunk]).tokens.tolist()
+            except ValueError:
+                assert not text.strip()
+                assert not tokenizer.knows_line_ends
+                continue
+            cut = [piece for line in lines for piece in re.split(r"(?<=\S)(?= )", line)]  # before each space
+            assert put_text(cut, tokenizer, [kind, words, chunk, "cut"]).tokens.tolist() == found
+        if tokenizer.knows_line_ends:
+            assert tokenizer.decode(found) == text
+        else:
+            assert found.count(EOS) == sum(bool(line.strip()) for line in text.split("\n"))
+
+
+def test_a_text_on_disk_cannot_be_changed_and_knows_its_length(kinds):
+    found = put_text(STORY, kinds["bytes"])
+    assert isinstance(found.tokens, np.memmap)
+    assert found.tokens.dtype == np.uint16
+    assert len(found) == len(found.tokens)
+    with pytest.raises(ValueError, match="read-only"):
+        found.tokens[0] = 1
+
+
+def test_a_large_vocabulary_takes_four_bytes_a_token():
+    class Lines(Wide):
+        knows_line_ends = True
+
+    assert put_text(["70000 5\n", "99999"], Lines()).tokens.tolist() == [70000, 5, 99999]
+    assert put_text(["70000 5\n", "99999"], Lines()).tokens.dtype == np.uint32
+
+
+def test_an_encoded_text_is_found_again_and_apart_from_others(kinds):
+    first = put_text(STORY, kinds["bytes"])
+
+    def never():
+        raise AssertionError("encoded again")
+
+    assert encode_text(never, "the text", "text", kinds["bytes"]).folder == first.folder
+    others = [
+        put_text(STORY, kinds["bpe"]),
+        put_text(STORY[:3], kinds["bytes"], "other"),
+        put_text(STORY, kinds["bytes"], "same"),
+    ]
+    assert len({first.folder, *(other.folder for other in others)}) == 4
+    assert [other.digest == first.digest for other in others] == [False, False, True]
+
+
+def test_a_text_cut_off_while_it_was_encoded_is_encoded_again(kinds, cache):
+    def cut():
+        yield from STORY[:3]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encode_text(cut, "the text", "text", kinds["bytes"])
+    assert os.listdir(cache / "tokens") == []
+    found = put_text(STORY, kinds["bytes"])
+    (found.folder / "about.json").unlink()
+    assert isinstance(put_text(STORY, kinds["bytes"]), Text)
+
+
+@pytest.mark.parametrize(("kind", "pieces"), [("bpe", []), ("bpe", ["\n", " \n"]), ("characters", [])])
+def test_a_text_without_a_token_is_refused(kinds, cache, kind, pieces):
+    with pytest.raises(ValueError, match="the text holds no text to use; give a file with text in it"):
+        put_text(pieces, kinds[kind])
+    assert os.listdir(cache / "tokens") == []
+
+
+def test_progress_counts_tokens(kinds, monkeypatch):
+    monkeypatch.setattr(store, "CHUNK", 30)
+    heard: list[int] = []
+    found = put_text(STORY, kinds["characters"], progress=heard.append)
+    assert heard == sorted(heard)
+    assert len(heard) > 1
+    assert heard[-1] == len(found) == len("".join(STORY))
+
+
+def test_a_longer_text_takes_no_more_memory(kinds, monkeypatch):
+    monkeypatch.setattr(store, "CHUNK", 1000)
+
+    def peak(lines: int) -> int:
+        tracemalloc.start()
+        try:
+            encode_text(
+                lambda: ("A cat sat on the mat.\n" for _ in range(lines)), "the text", lines, kinds["characters"]
+            )
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(20_000) < 1.5 * peak(1000)

@@ -1,12 +1,16 @@
-"""TSV, JSONL and two aligned files become the same pairs; a bad line is named."""
+"""TSV, JSONL and two aligned files become the same pairs, plain text stays what it is; a bad line is named."""
 
 import gzip
+import itertools
 import json
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from regard.data.text import read_pairs
+from regard.data import text
+from regard.data.text import read_numbered, read_pairs, read_part, read_text
 
 PAIRS = [("A dog.", "Un cane."), ("Größe", "grandezza"), ("क्या हाल है?", 'he said "hi" \\ \' ,')]
 
@@ -102,7 +106,7 @@ def test_pairs_are_streamed_up_to_the_bad_line(tmp_path):
     ("a.jsonl", b'{"source": "a", "target": "b"}\n{"source": "a"\n', "line 2 is not JSON: "),
     ("a.jsonl", b'\n\n{"source": "a", "text": "b"}\n',
      r"line 3 needs text under 'source' and 'target', it has source, text; name its keys in data\.columns"),
-    ("a.jsonl", b'{"source": "a", "target": 7}\n', "line 1 needs text under"),
+    ("a.jsonl", b'{"source": "a", "target": [7]}\n', "line 1 needs text under"),
     ("a.jsonl", b'{"source": "a", "target": null}\n', "line 1 needs text under"),
     ("a.jsonl", b'["a", "b"]\n', "line 1 needs text under .*, it has list"),
     ("a.jsonl", b'{"source": "a", "target": "\\ud800"}\n', "line 1 "),  # half a character, which no text can hold
@@ -143,3 +147,79 @@ def test_a_missing_file_is_named(tmp_path):
     (tmp_path / "a.en").write_text("a\n")
     with pytest.raises(ValueError, match=r"no file .*a\.it; check the path"):
         list(read_pairs([tmp_path / "a.en", tmp_path / "a.it"]))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    content=st.lists(st.sampled_from(["a", " ", "\n", "\r\n", "ö", "漢", "😀", "long" * 9, "\u2028"]), max_size=60).map("".join),
+    longest=st.sampled_from([4, 5, 7, 16, 1 << 16]), packed=st.booleans(), cut=st.integers(0, 60),
+)  # fmt: skip
+def test_the_pieces_of_a_text_joined_are_the_very_text(tmp_path, monkeypatch, content, longest, packed, cut):
+    monkeypatch.setattr(text, "PIECE", longest)
+    files = [tmp_path / f"{side}.txt{'.gz' * packed}" for side in "ab"]
+    for file, part in zip(files, (content[:cut], content[cut:]), strict=True):
+        file.write_bytes(gzip.compress(part.encode()) if packed else part.encode())
+    pieces = list(read_text(files))
+    assert "".join(pieces) == content
+    assert all(pieces)
+    assert all("\n" not in piece[:-1] for piece in pieces)  # a piece is a line, or less
+    assert all(len(piece.encode()) < 2 * longest for piece in pieces)
+    for file in files:
+        for piece, after in itertools.pairwise(read_text([file])):
+            if not piece.endswith("\n"):  # only a long line is cut, and before a space, if it has one
+                assert len(piece.encode() + after.encode()) >= longest
+                assert after.startswith(" ") or " " not in piece[1:]
+
+
+def test_short_lines_come_whole(tmp_path):
+    (tmp_path / "a.txt").write_bytes(BOM + b"one\n\ntwo three\r\nfour")
+    assert list(read_text([tmp_path / "a.txt"])) == ["one\n", "\n", "two three\r\n", "four"]
+
+
+def test_a_text_of_one_long_line_is_streamed(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"some words " * 100_000)
+    stream = read_text([tmp_path / "a.txt"])
+    first = next(stream)
+    assert len(first) <= 1 << 16
+    assert first + "".join(stream) == "some words " * 100_000
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"a\nbb bb bb \xff b\n", r"line 2 is not UTF-8 at byte 10 \(0xff\)"),
+    (b"a\nbb bb bb b\0\n", "line 2 holds a zero byte, byte 11"),
+    (b"a\nbbbbbbbbbbb\xc3", r"line 2 is not UTF-8 at byte 12 \(0xc3\)"),
+    (b"bbbb\xc3\n", r"line 1 is not UTF-8 at byte 5 \(0xc3\)"),
+])  # fmt: skip
+@pytest.mark.parametrize("longest", [4, 1 << 16])
+def test_a_bad_byte_in_a_long_line_is_named_by_its_place_in_the_line(tmp_path, monkeypatch, content, message, longest):
+    monkeypatch.setattr(text, "PIECE", longest)
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        list(read_text([tmp_path / "a.txt"]))
+
+
+@given(length=st.integers(0, 300), first=st.integers(0, 100), more=st.integers(0, 100))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_part_of_a_text_is_that_share_of_its_characters(tmp_path, length, first, more):
+    content = "".join("ö\n"[n % 7 == 0] + "abc"[n % 3] for n in range(length))
+    (tmp_path / "a.txt").write_text(content)
+    last = min(100, first + more)
+    wanted = content[len(content) * first // 100 : len(content) * last // 100]
+    assert "".join(read_part([tmp_path / "a.txt"], first, last)) == wanted
+
+
+def test_a_class_by_number_comes_with_its_name_and_all_columns_of_its_text(tmp_path):
+    (tmp_path / "a.tsv").write_text("1\tTitle\tMore of it.\n0\tOnly\n")
+    assert list(read_numbered(tmp_path / "a.tsv", ["no", "yes"])) == [("Title. More of it.", "yes"), ("Only", "no")]
+
+
+@pytest.mark.parametrize("line", ["2\ta", "yes\ta", "1", "", "-1\ta"])
+def test_a_class_that_is_none_is_named_with_its_line(tmp_path, line):
+    (tmp_path / "a.tsv").write_text(f"1\ta\n{line}\n")
+    with pytest.raises(ValueError, match=r"a\.tsv line 2 begins with .*; wanted a class, 0 to 1, a tab, and the text"):
+        list(read_numbered(tmp_path / "a.tsv", ["no", "yes"]))
+
+
+def test_a_class_may_be_a_number(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "fine", "label": 1}\n{"text": "dull", "label": 0}\n')
+    assert list(read_pairs([tmp_path / "a.jsonl"], "text,label")) == [("fine", "1"), ("dull", "0")]
