@@ -4,7 +4,7 @@ Shapes: B sentences still open, W beam width, V vocabulary, t tokens so far.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.decode.highest import highest, log_total
 from regard.decode.step import Steps, take
 
-__all__ = ["Hypothesis", "beam", "greedy", "sample"]
+__all__ = ["Hypothesis", "beam", "drawing", "greedy", "likeliest", "sample", "stream"]
 
 STAY = 0.75  # ended sentences leave once no more than this share of the batch goes on: leaving copies those that stay
 
@@ -30,26 +30,42 @@ def _score(total: float, length: int, penalty: float) -> float:
 
 
 def greedy(
-    model: Steps, source: Tensor, limits: Tensor, *, bos: int, eos: int, penalty: float = 1.0, scored: bool = True
+    model: Steps,
+    source: Tensor,
+    limits: Tensor,
+    *,
+    bos: int | Tensor,
+    eos: int,
+    penalty: float = 1.0,
+    scored: bool = True,
 ) -> list[Hypothesis]:
     """The likeliest token, each time.  `limits` (B,) is the most tokens for each sentence, its end counted.
 
     Unless `scored`, the odds of all other tokens need not be summed.
     """
+    return _roll(model, source, limits, likeliest, bos, eos, penalty, scored)
 
-    def best(logits: Tensor) -> Tensor:
-        if len(logits) == 1:  # many small calls would take longer than one that is not so quick
-            return logits.max(1)[1]
-        return highest(logits[:, None], 1)[1][:, 0]
 
-    return _roll(model, source, limits, best, bos, eos, penalty, scored)
+def likeliest(logits: Tensor) -> Tensor:
+    """The likeliest token of each row: (B, V) → (B,)."""
+    if len(logits) == 1:  # many small calls would take longer than one that is not so quick
+        return logits.max(1)[1]
+    return highest(logits[:, None], 1)[1][:, 0]
 
 
 def sample(
-    model: Steps, source: Tensor, limits: Tensor, *, bos: int, eos: int, generator: torch.Generator,
+    model: Steps, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, generator: torch.Generator,
     temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, penalty: float = 1.0, scored: bool = True,
 ) -> list[Hypothesis]:  # fmt: skip
-    """A token drawn by its probability, each time.
+    """A token drawn by its probability, each time; see `drawing`."""
+    draw = drawing(generator, temperature, top_k, top_p)
+    return _roll(model, source, limits, draw, bos, eos, penalty, scored)
+
+
+def drawing(
+    generator: torch.Generator, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> Callable[[Tensor], Tensor]:
+    """A function that draws a token of each row by its probability: (B, V) → (B,).
 
     A low temperature sharpens the choice; `top_k` draws from the k likeliest tokens alone (0 = all), `top_p` from the
     fewest that together have probability p.
@@ -73,12 +89,25 @@ def sample(
             )
         return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
 
-    return _roll(model, source, limits, draw, bos, eos, penalty, scored)
+    return draw
+
+
+@torch.inference_mode()
+def stream(
+    model: Steps, source: Tensor, choose: Callable[[Tensor], Tensor], *, bos: int | Tensor, limit: int
+) -> Iterator[int]:
+    """The tokens of one answer, each as soon as it is chosen: source (1, S)."""
+    token = torch.zeros(1, dtype=torch.long, device=source.device) + bos
+    state = model.start(source)
+    for _ in range(limit):
+        logits, state = model.step(token, state)  # (1, V)
+        token = choose(logits)
+        yield int(token)
 
 
 @torch.inference_mode()
 def _roll(
-    model: Steps, source: Tensor, limits: Tensor, choose: Callable[[Tensor], Tensor], bos: int, eos: int, penalty: float,
+    model: Steps, source: Tensor, limits: Tensor, choose: Callable[[Tensor], Tensor], bos: int | Tensor, eos: int, penalty: float,
     scored: bool,
 ) -> list[Hypothesis]:  # fmt: skip
     """Step all sentences together; those that have ended leave the batch, several at once.
@@ -89,7 +118,7 @@ def _roll(
     said: list[list[int]] = [[] for _ in range(len(source))]
     most: list[int] = limits.tolist()
     rows = list(range(len(source)))  # the sentence of each row; -1 once it has ended
-    token = torch.full((len(source),), bos, device=source.device)
+    token = torch.zeros(len(source), dtype=torch.long, device=source.device) + bos
     total = torch.zeros(len(source), device=source.device)
     state = model.start(source)
     while rows:
@@ -118,7 +147,7 @@ def _roll(
 
 @torch.inference_mode()
 def beam(
-    model: Steps, source: Tensor, limits: Tensor, *, bos: int, eos: int, width: int, penalty: float = 1.0
+    model: Steps, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, width: int, penalty: float = 1.0
 ) -> list[list[Hypothesis]]:
     """The `width` best unfinished answers, each time; for each sentence the best finished ones, best first.
 
@@ -131,7 +160,7 @@ def beam(
     found: list[list[tuple[float, list[int]]]] = [[] for _ in range(len(source))]
     sentence = torch.arange(len(source), device=source.device)  # (B,): which sentence a line of beams is
     state = take(model.start(source), sentence[:, None].expand(-1, width))  # (B · W, ...)
-    token = torch.full((len(source) * width,), bos, device=source.device)
+    token = (torch.zeros(len(source), dtype=torch.long, device=source.device) + bos).repeat_interleave(width)
     score = torch.full((len(source), width), -math.inf, device=source.device)
     score[:, 0] = 0.0  # all beams begin alike: only the first may speak at the first step
     going = torch.ones_like(sentence, dtype=torch.bool)

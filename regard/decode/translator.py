@@ -1,26 +1,22 @@
-"""Text in, text out: a trained run that translates."""
+"""Text in, text out: a trained run that translates, or answers."""
 
-import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from regard.config import Run
-from regard.config import load as load_run
 from regard.data.batch import pad
-from regard.data.tokenizer import BOS, EOS, Tokenizer
+from regard.data.tokenizer import Tokenizer
 from regard.decode import search
-from regard.decode.precision import Trial
 from regard.decode.search import Hypothesis
 from regard.decode.workers import share
 from regard.layers.attention import Attention
-from regard.models import FAMILIES, load_model
 
-__all__ = ["Sampling", "Translation", "Translator", "load", "pick_device"]
+__all__ = ["Sampling", "Translation", "Translator"]
 
 SHARE = 4  # sentences that make a thread worth its while
 MOST = 8  # threads: each holds a batch of its own
@@ -86,7 +82,7 @@ class Translator:
                 f"beam {beam} and temperature {temperature}; search with a beam or draw with a temperature"
             )
         _check_options(width, n_best, size, penalty, temperature, top_k, top_p, seed)
-        sources = self.tokenizer.encode(texts)
+        sources = self.encode(texts)
         for number, ids in enumerate(sources, first):
             if len(ids) > self.longest:
                 raise ValueError(
@@ -118,12 +114,13 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Token numbers in, token numbers out: the answers to each sentence, best first, in the order of the sentences."""
         device = next(self.model.parameters()).device
-        how: dict[str, Any] = {"bos": BOS, "eos": EOS, "penalty": penalty}
+        marks = self.tokenizer.marks
+        how: dict[str, Any] = {"bos": marks.bos, "eos": marks.eos, "penalty": penalty}
 
         draws = torch.Generator(device).manual_seed(sampling.seed if sampling else 0)
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
-            source = pad([sources[row] for row in rows]).to(device)
+            source = pad([sources[row] for row in rows], marks).to(device)
             limits = torch.tensor([self.limit(len(sources[row])) for row in rows], device=device)
             if sampling is not None:
                 drawn = search.sample(self.model, source, limits, **how, scored=scored, generator=draws,
@@ -163,11 +160,23 @@ class Translator:
 
     def too_long(self, texts: Sequence[str]) -> list[int]:
         """Which of the sentences, counted from 0, have more tokens than the model takes."""
-        return [row for row, ids in enumerate(self.tokenizer.encode(texts)) if len(ids) > self.longest]
+        return [row for row, ids in enumerate(self.encode(texts)) if len(ids) > self.longest]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token numbers, without an end; a sentinel such as <extra_id_0> stands for itself, if the model knows any."""
+        numbers = self.tokenizer.marks.sentinels
+        known = dict(zip(self.tokenizer.tokens(numbers), numbers, strict=True))
+        pieces = [re.split(r"(<extra_id_\d+>)", text) if known else [text] for text in texts]
+        flat = iter(self.tokenizer.encode([piece for text in pieces for piece in text]))
+        return [[number for piece in text for number in _or(known, piece, next(flat))] for text in pieces]
 
     def limit(self, source: int) -> int:
         """The most tokens a translation may have: so long that only a model that repeats itself meets it."""
         return int(min(2 * source + 20, self.model.longest))
+
+
+def _or(known: dict[str, int], piece: str, ids: list[int]) -> list[int]:
+    return [known[piece]] if piece in known else ids
 
 
 def _check_options(
@@ -188,39 +197,3 @@ def _check_options(
         )
     if not 0 <= seed < 2**63:
         raise ValueError(f"seed {seed}; use 0 or more and less than 2 ** 63")
-
-
-def pick_device(wanted: str) -> torch.device:
-    """The device named, or the best there is: cuda, mps, cpu.  Numbers stay float32 on all of them."""
-    have = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if wanted == "auto":
-        return torch.device(next(name for name, there in have.items() if there))
-    kind, _, number = wanted.partition(":")
-    if not have.get(kind) or (
-        number and not (number.isdecimal() and kind == "cuda" and int(number) < torch.cuda.device_count())
-    ):
-        there = ", ".join(name for name, there in have.items() if there)
-        raise ValueError(f"no device {wanted!r} on this machine; there is {there}, or auto")
-    return torch.device(wanted)
-
-
-def load(folder: str | Path, device: str = "auto", precision: str = "float32") -> Translator:
-    """Open a run folder: `regard.load("runs/multi30k").translate(["…"], beam=5)`.
-
-    It is for decoding, not for training on.  With `precision="int8"` its weights are rounded to 8 bits: faster on a CPU,
-    and about as good; inputs are rounded together, so that a translation may differ with the batch it is in.
-    """
-    folder = Path(folder)
-    where = torch.device("cpu") if precision == "int8" and device == "auto" else pick_device(device)
-    if precision == "int8" and where.type != "cpu":
-        raise ValueError(f"precision int8 on {where}; it is for the cpu")
-    with Trial(precision) as trial:
-        model = load_model(folder)
-        tokenizer = Tokenizer.load(folder / "tokenizer.json")
-        if tokenizer.vocab != model.config.vocab:
-            raise ValueError(
-                f"{folder}/tokenizer.json has {tokenizer.vocab:,} tokens, the model's vocabulary {model.config.vocab:,}; "
-                f"they are not of the same run: restore the tokenizer it was trained with"
-            )
-        run = dataclasses.replace(load_run(str(folder / "run.toml"), (), FAMILIES), model=model.config)
-        return Translator(trial.passed(model.to(where)), tokenizer, run)

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from regard.data.toys import toy_pairs
+from regard.decode.folder import load
 from regard.decode.precision import Trial
-from regard.decode.translator import Translator, load
+from regard.decode.translator import Translator
 from regard.layers.linear import Int8Linear
 
 

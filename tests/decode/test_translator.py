@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.toys import toy_pairs
-from regard.decode.translator import SHARE, Sampling, Translator, load
+from regard.decode.folder import load
+from regard.decode.translator import SHARE, Sampling, Translator
 from regard.layers.tap import watch
 
 TEXTS = [source for source, _ in toy_pairs("reverse", "test", 40)]
