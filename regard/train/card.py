@@ -10,14 +10,31 @@ from regard.train.metrics import Score
 
 __all__ = ["card"]
 
+_USES = {  # task → what the model does, the verb, and the same in Python
+    "translate": ("translates", "translate", 'translate(["…"])'),
+    "next": ("continues a text", "generate", 'write("…")'),
+    "masked": ("guesses hidden words", "fill", 'fill("… [MASK] …")'),
+    "spans": ("guesses spans cut out of a text", "ask", 'translate(["… <extra_id_0> …"])'),
+    "class": ("classifies texts", "classify", 'classify(["…"])'),
+}
+_TAGS = {"translate": "translation", "next": "text-generation", "masked": "fill-mask", "spans": "text2text-generation",
+         "class": "text-classification"}  # fmt: skip
+
+
+def _how(run: Run) -> str:
+    if run.task != "translate":
+        return ""
+    return f", at most 1,000 pairs of a set, beam {run.decode.beam}, length penalty {run.decode.length_penalty}"
+
 
 def card(run: Run, *, version: str, command: str, parameters: int, minutes: float, steps: int, loss: float,
-         on: str, scores: Sequence[Score]) -> str:  # fmt: skip
+         scores: Sequence[Score]) -> str:  # fmt: skip
     """Markdown with the front matter that model hubs read."""
     where = run.data.source or run.data.train
-    known = SOURCES[run.data.source].pairs[0] if run.data.source in SOURCES else ""
-    languages = (run.data.pair or known).split("-") if known else []
-    head = ["---", "library_name: regard", "tags: [translation, transformer]",
+    known = SOURCES[run.data.source].pairs if run.data.source in SOURCES else ()
+    languages = (run.data.pair or known[0]).split("-") if known else []
+    what, verb, code = _USES[run.task]
+    head = ["---", "library_name: regard", f"tags: [{_TAGS[run.task]}, {run.family}]",
             *(["language: [" + ", ".join(languages) + "]"] if languages else []), "---"]  # fmt: skip
     facts: list[tuple[str, Any]] = [
         ("data", f"{where}{' (lower-cased, tokenised text)' if run.data.text == 'tok' else ''}"),
@@ -27,13 +44,14 @@ def card(run: Run, *, version: str, command: str, parameters: int, minutes: floa
             "trained for",
             f"{steps:,} steps of up to {run.train.tokens * run.train.accumulate:,} tokens, {minutes:.1f} minutes",
         ),
-        ("held-out loss", f"{loss:.4f} nats a token"),
+        *([("begun from", run.init)] if run.init else []),
+        ("held-out loss", f"{loss:.4f} nats a {'text' if run.task == 'class' else 'token'}"),
     ]
     lines = [
         *head,
         f"# {run.name}",
         "",
-        f"A Transformer that translates, trained by regard {version}:",
+        f"A {run.family} that {what}, trained by regard {version}:",
         "",
         f"    {command}",
         "",
@@ -41,15 +59,15 @@ def card(run: Run, *, version: str, command: str, parameters: int, minutes: floa
         "|---|---|",
         *(f"| {key} | {value} |" for key, value in facts),
         "",
-        f"Scores on {on}, beam {run.decode.beam}, length penalty {run.decode.length_penalty}:",
+        f"Scores on held-out data{_how(run)}:",
         "",
         "| | | signature |",
         "|---|---|---|",
         *(f"| {s.name} | {s.value:.2f} | `{s.signature}` |" for s in scores),
         "",
-        "Use it with `regard translate` on this folder, or in Python:",
+        f"Use it with `regard {verb}` on this folder, or in Python:",
         "",
-        '    regard.load("this/folder").translate(["…"])',
+        f'    regard.load("this/folder").{code}',
         "",
     ]
     return "\n".join(lines)

@@ -122,7 +122,9 @@ def restore(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
         if f"random/{device}" in memory:
             put(memory[f"random/{device}"])
     for name, p in model.named_parameters():
-        optimizer.state[p] = {key: memory[f"{name}/{key}"].to(p.device) for key in ("step", "exp_avg", "exp_avg_sq")}
+        if f"{name}/step" in memory:  # a head that this task does not train has no moments
+            keys = ("step", "exp_avg", "exp_avg_sq")
+            optimizer.state[p] = {key: memory[f"{name}/{key}"].to(p.device) for key in keys}
 
 
 def average(files: list[Path]) -> dict[str, Tensor]:

@@ -27,20 +27,20 @@ from torch import nn
 from torch.utils.tensorboard.writer import SummaryWriter
 
 from regard.config import Run, to_toml
-from regard.data.batch import Place, all_batches, batches
+from regard.data.batch import Place
 from regard.data.corpus import Corpus, prepare
 from regard.data.files import alone, write_atomic
-from regard.data.store import Store
-from regard.decode.translator import Translator, pick_device
-from regard.models import FAMILIES, describe, fill, read_config
-from regard.train import checkpoint, memory, objectives
+from regard.decode.folder import answering, pick_device
+from regard.models import FAMILIES, begun, describe, fill, read_config
+from regard.train import checkpoint, memory
 from regard.train.card import card
-from regard.train.metrics import Score, score_split
-from regard.train.optim import adam, inverse_square_root
+from regard.train.metrics import Score, evaluate, score_split
+from regard.train.optim import adam, rate
 from regard.train.parallel import Team, joined
+from regard.train.tasks import TASKS, Task
 from regard.version import VERSION
 
-__all__ = ["Done", "Interrupted", "evaluate", "fit"]
+__all__ = ["Done", "Interrupted", "fit"]
 
 
 class Done(NamedTuple):
@@ -48,7 +48,7 @@ class Done(NamedTuple):
 
     folder: Path
     steps: int
-    loss: float  # on held-out data, nats a token
+    loss: float  # on held-out data, nats a prediction
     minutes: float
     scores: list[Score]
 
@@ -67,16 +67,28 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
             return _help(run, folder, team)
         folder.mkdir(parents=True, exist_ok=True)
         with alone(folder):
-            work = _begin(run, folder, fresh, console or Console(stderr=True), team)
+            with _nothing_left(folder):
+                work = _begin(run, folder, fresh, console or Console(stderr=True), team)
             _resume(work)
-            write_atomic(folder / "run.toml", to_toml(run).encode())
             about = describe(run.family, work.model.config, VERSION)
             write_atomic(folder / "config.json", json.dumps(about, indent=1).encode())
+            write_atomic(folder / "run.toml", to_toml(work.run).encode())
             team.wait()  # the others may read what is here now,
             team.wait()  # and have read it
             with closing(_Log(folder, work.state["step"])) as log, memory.kept():
                 _loop(work, log)
                 return _finish(work, log, command or f"regard train {run.name}")
+
+
+@contextmanager
+def _nothing_left(folder: Path) -> Iterator[None]:
+    """A training that cannot begin leaves no empty folder behind."""
+    try:
+        yield
+    except BaseException:
+        if {file.name for file in folder.iterdir()} <= {".lock", ".tokenizer.part"}:
+            shutil.rmtree(folder)
+        raise
 
 
 def _help(run: Run, folder: Path, team: Team) -> Done:
@@ -97,6 +109,7 @@ class _Work:
     """What the stages of a training hand on."""
 
     run: Run
+    task: Task
     folder: Path
     console: Console
     say: Callable[..., None]
@@ -111,38 +124,56 @@ class _Work:
 def _begin(run: Run, folder: Path, fresh: bool, console: Console, team: Team) -> _Work:
     """Data, model, optimizer: each a function of the run and its seed."""
     going_on = (folder / "run.toml").exists() and not fresh
-    if going_on and (folder / "config.json").exists():
-        read_config(folder)  # refuses a folder of another version
+    if going_on:
+        run = dataclasses.replace(run, model=read_config(folder)[1])  # refuses a folder of another version
     for part in folder.glob(".*.part") if team.writes else ():  # left behind by a kill
         part.unlink()
     say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
     device = pick_device(run.train.device)
     tokenizer = folder / ("tokenizer.json" if going_on else ".tokenizer.part")
+    if run.init and not going_on:
+        if Path(run.init).resolve() == folder.resolve():
+            raise ValueError(f"init={run.init} is the folder to train in; choose another --out")
+        run = begun(run)
+        shutil.copyfile(Path(run.init) / "tokenizer.json", tokenizer)
     with console.status("") as status:
-        count = lambda what, n: status.update(f"{what}: {n:,} pairs")  # noqa: E731
-        corpus = prepare(run.data, tokenizer, say, count)
-    config = dataclasses.replace(run.model, vocab=corpus.tokenizer.vocab)
+        count = lambda what, n: status.update(f"{what}: {n:,}")  # noqa: E731
+        corpus = prepare(run.data, run.task, tokenizer, say, count)
+    task, run = TASKS[run.task], run if going_on else _sized(run, corpus)
     torch.manual_seed(run.train.seed)
-    model = FAMILIES[run.family].build(config).to(device)
-    if run.data.longest + 1 > model.longest:
+    model = FAMILIES[run.family].build(run.model).to(device)
+    if run.data.longest + task.ends > model.longest:
         raise ValueError(
-            f"data.longest={run.data.longest} and an end are more than the model's {model.longest} learned positions; "
-            f"set data.longest={model.longest - 1} or model.longest={run.data.longest + 1}"
+            f"data.longest={run.data.longest} and {task.ends} for start or end are more than the model's {model.longest} learned "
+            f"positions; set data.longest={model.longest - task.ends}"
+            + ("" if run.init else f" or model.longest={run.data.longest + task.ends}")
         )
+    if run.init and not (going_on and any((folder / "checkpoints").glob("step-*"))):
+        fill(model, Path(run.init) / "model.safetensors", fresh="classes.")  # before anything is thrown away
+        say(f"begins with the weights of {run.init}")
     if not going_on:
         _clear(folder)
         os.replace(tokenizer, folder / "tokenizer.json")
-    say(f"{run.family}: {_size(model):,} parameters on {device}, {config.vocab:,} tokens in the vocabulary")
+        if corpus.labels:
+            write_atomic(folder / "labels.txt", "".join(f"{label}\n" for label in corpus.labels).encode())
+    say(f"{run.family}: {_size(model):,} parameters on {device}, {corpus.tokenizer.vocab:,} tokens in the vocabulary")
     machine = f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads"
     machine += f", {team.size} processes" if team.size > 1 else ""
     state = {"step": 0, "place": Place(), "best": math.inf, "worse": 0, "seconds": 0.0,
              "data": corpus.train.digest, "machine": machine}  # fmt: skip
-    return _Work(run, folder, console, say, device, corpus, model, adam(model), state, team)
+    return _Work(run, task, folder, console, say, device, corpus, model, adam(model, run.train.decay), state, team)
+
+
+def _sized(run: Run, corpus: Corpus) -> Run:
+    """The run with what its data decides: how many tokens, and how many classes."""
+    found: dict[str, int] = {} if run.init else {"vocab": corpus.tokenizer.vocab}
+    found |= {"classes": len(corpus.labels)} if corpus.labels else {}
+    return dataclasses.replace(run, model=dataclasses.replace(run.model, **found))
 
 
 def _clear(folder: Path) -> None:
     """Take away what an earlier run left, and nothing else; `run.toml` first, so that half of a run is none."""
-    for name in ("run.toml", "config.json", "model.safetensors", "README.md", "log.jsonl"):
+    for name in ("run.toml", "config.json", "model.safetensors", "labels.txt", "README.md", "log.jsonl"):
         (folder / name).unlink(missing_ok=True)
     for name in ("checkpoints", "events"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -168,7 +199,7 @@ def _resume(work: _Work) -> None:
 def _loop(work: _Work, log: "_Log | None") -> None:
     """The loop of the picture above; without a log, that of a process that only helps."""
     t, state, model, optimizer, say, team = work.run.train, work.state, work.model, work.optimizer, work.say, work.team
-    stream = batches(work.corpus.train, t.tokens, t.seed, Place(*state["place"]))
+    stream = work.task.batches(work.run, work.corpus, Place(*state["place"]))
     began = time.monotonic() - state["seconds"]
     model.train()
     with _progress(work.console, work.run.name, t.steps, state["step"]) as bar, _stop_politely(team) as stop:
@@ -182,7 +213,7 @@ def _loop(work: _Work, log: "_Log | None") -> None:
             tokens, mine = sum(batch.tokens for batch in parts), 0.0
             team.seed(t.seed, step)
             for batch in parts[team.rank :: team.size]:
-                loss, nll = objectives.translate(model, batch.to(work.device), t.smoothing)
+                loss, nll = work.task.loss(model, batch.to(work.device), t.smoothing)
                 (loss / tokens).backward()
                 mine += float(nll)
             added, asked = team.add_up(model, mine, bool(stop))
@@ -193,9 +224,9 @@ def _loop(work: _Work, log: "_Log | None") -> None:
                     f"the loss is {loss_sum / tokens:.3g} and its gradient {norm:.3g} at step {step}; "
                     f"go on with --resume and a lower train.lr than {t.lr}"
                 )
-            rate = inverse_square_root(step, t.lr, t.warmup)
+            lr = rate(step, t)
             for group in optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = lr
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             seen += tokens
@@ -204,12 +235,12 @@ def _loop(work: _Work, log: "_Log | None") -> None:
                 speed = seen / (time.monotonic() - since)
                 epoch = state["place"][0]
                 if log is not None:
-                    log.write(step, loss=loss_sum / seen, lr=rate, norm=norm, tokens_per_s=speed, epoch=epoch)
-                bar(step, loss_sum / seen, speed)
+                    log.write(step, loss=loss_sum / seen, lr=lr, norm=norm, tokens_per_s=speed, epoch=epoch)
+                bar(step, f"loss {loss_sum / seen:.3f} · {speed:,.0f} {work.task.unit}/s")
                 since, seen, loss_sum = time.monotonic(), 0, 0.0
             paused = time.monotonic()
             if step % t.eval_every == 0 or step == t.steps:
-                held_out = team.first(evaluate(model, work.corpus.valid, t.tokens, work.device))
+                held_out = team.first(_held_out(work))
                 perplexity = math.exp(min(held_out, 50))
                 if log is not None:
                     log.write(step, valid_loss=held_out, perplexity=perplexity)
@@ -234,11 +265,11 @@ def _finish(work: _Work, log: "_Log", command: str) -> Done:
     """Average, score, write the card."""
     run, steps = work.run, work.state["step"]
     held_out = _settle(work)
-    work.say("scoring the first 1,000 held-out pairs")
-    scores = score_split(Translator(work.model, work.corpus.tokenizer, run), "valid", 1000)
+    work.say("scoring held-out data")
+    scores = score_split(_answering(work), "valid", 1000 if run.task == "translate" else None)
     minutes = work.state["seconds"] / 60
     text = card(run, version=VERSION, command=command, parameters=_size(work.model), minutes=minutes, steps=steps,
-                loss=held_out, on="the first 1,000 held-out pairs", scores=scores)  # fmt: skip
+                loss=held_out, scores=scores)  # fmt: skip
     write_atomic(work.folder / "README.md", text.encode())
     log.write(steps, final_loss=held_out, minutes=minutes, **{s.name: s.value for s in scores})
     return Done(work.folder, steps, held_out, minutes, scores)
@@ -253,16 +284,11 @@ def _enough(state: dict[str, Any], patience: int) -> bool:
     return bool(patience) and state["worse"] >= patience
 
 
-@torch.inference_mode()
-def evaluate(model: nn.Module, store: Store, tokens: int, device: torch.device) -> float:
-    """Mean negative log-likelihood of a held-out token, in nats; no smoothing, no dropout."""
-    model.eval()
-    total, count = 0.0, 0
-    for batch in all_batches(store, tokens):
-        _, nll = objectives.translate(model, batch.to(device), 0.0)
-        total, count = total + float(nll), count + batch.tokens
-    model.train()
-    return total / count
+def _held_out(work: _Work) -> float:
+    """The mean loss of held-out data, in nats a prediction."""
+    return evaluate(
+        work.model, work.task.held_out(work.run, work.corpus, work.corpus.valid), work.task.loss, work.device
+    )
 
 
 def _settle(work: _Work) -> float:
@@ -270,12 +296,12 @@ def _settle(work: _Work) -> float:
     folder, t = work.folder, work.run.train
     checkpoint.prune(folder, t.average, t.save_every)  # if a kill came before it
     files = checkpoint.models_saved(folder, work.say)[-t.average :]
-    last = evaluate(work.model, work.corpus.valid, t.tokens, work.device)
+    last = _held_out(work)
     if len(files) < 2:
         return last
     write_atomic(folder / "model.safetensors", to_bytes(checkpoint.average(files)))
     fill(work.model, folder / "model.safetensors")
-    mean = evaluate(work.model, work.corpus.valid, t.tokens, work.device)
+    mean = _held_out(work)
     kept = "mean" if mean < last else "last"
     work.say(
         f"held-out loss of the last checkpoint {last:.4f}, of the mean of {len(files)} {mean:.4f}: kept the {kept}"
@@ -287,14 +313,15 @@ def _settle(work: _Work) -> float:
 
 
 def _show_samples(work: _Work) -> None:
-    """A few held-out sentences as the model translates them now."""
+    """A few held-out examples, and what the model makes of them by now."""
     work.model.eval()
-    answers = Translator(work.model, work.corpus.tokenizer, work.run).translate(
-        [s for s, _ in work.corpus.samples], beam=1
-    )
-    for (source, wanted), answer in zip(work.corpus.samples, answers, strict=True):
-        work.say(f"  {source}  →  {answer.text}   (wanted: {wanted})", style="dim")
+    for line in work.task.samples(_answering(work), work.corpus):
+        work.say(f"  {line}", style="dim")
     work.model.train()
+
+
+def _answering(work: _Work) -> Any:
+    return answering(work.model, work.corpus.tokenizer, work.run, work.corpus.labels)
 
 
 class _Log:
@@ -332,14 +359,14 @@ def _step_of(line: str) -> float:
 
 @contextmanager
 def _progress(console: Console, name: str, steps: int, done: int) -> Iterator[Any]:
-    """A bar with loss, speed and time left; yields `bar(step, loss, speed)`."""
+    """A bar with loss, speed and time left; yields `bar(step, numbers)`."""
     columns = ("{task.description}", BarColumn(), "{task.completed:,}/{task.total:,}", TextColumn("{task.fields[numbers]}"),
                TimeElapsedColumn(), TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(name, total=steps, completed=done, numbers="")
 
-        def bar(step: int, loss: float, speed: float) -> None:
-            progress.update(task, completed=step, numbers=f"loss {loss:.3f} · {speed:,.0f} tokens/s")
+        def bar(step: int, numbers: str) -> None:
+            progress.update(task, completed=step, numbers=numbers)
 
         yield bar
 

@@ -1,31 +1,53 @@
 """(model, batch) → loss and numbers: what differs between families when they train.
 
-Shapes: N target tokens that are not padding, D width, V vocabulary.
+Each returns the sum over all that is predicted of the smoothed loss, to be minimised, and of the negative log-likelihood.
+
+Shapes: N tokens to predict, D width, V vocabulary.
 """
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.data.batch import Batch
-from regard.data.tokenizer import PAD
+from regard.data.batch import Batch, Labelled
+from regard.data.windows import Masked, Windows
 
-__all__ = ["linear_cross_entropy", "translate"]
+__all__ = ["classify", "guess", "linear_cross_entropy", "next_token", "translate"]
 
 ROWS = 512  # tokens whose logits are held at once
 
 
 def translate(model: Any, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Teacher forcing: each target token is predicted from the true ones before it.
-
-    Returns the sum over real tokens of the smoothed loss, to be minimised, and of the negative log-likelihood.
-    """
+    """Teacher forcing: each target token is predicted from the source and the true ones before it."""
     said, next_one = batch.target[:, :-1], batch.target[:, 1:]
-    real = next_one != PAD
+    real = next_one != batch.pad
     features = model.features(batch.source, said)[real]  # (N, D): no work on padding
     return linear_cross_entropy(features, model.output.weight, model.output.bias, next_one[real], smoothing)
+
+
+def next_token(model: Any, batch: Windows, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Each token of a text is predicted from those before it: a GPT."""
+    features = model.features(batch.text[:, :-1]).flatten(0, 1)  # (N, D)
+    return linear_cross_entropy(
+        features, model.output.weight, model.output.bias, batch.text[:, 1:].flatten(), smoothing
+    )
+
+
+def guess(model: Any, batch: Masked, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Tokens that were chosen, and mostly hidden, are guessed from all others: a BERT."""
+    features = model.hidden.features(model.encode(batch.shown)[batch.chosen])  # (N, D): no work on what is not guessed
+    output = model.hidden.output
+    return linear_cross_entropy(features, output.weight, output.bias, batch.truth[batch.chosen], smoothing)
+
+
+def classify(model: Any, batch: Labelled, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The class of each text."""
+    logits = model.classify(batch.text, batch.mask)  # (B, classes)
+    nll = F.cross_entropy(logits, batch.label, reduction="sum")
+    return F.cross_entropy(logits, batch.label, reduction="sum", label_smoothing=smoothing), nll.detach()
 
 
 def linear_cross_entropy(

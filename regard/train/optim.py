@@ -1,16 +1,44 @@
-"""The paper's optimizer and schedule, section 5.3 of https://arxiv.org/abs/1706.03762."""
+"""Optimizer and schedules: section 5.3 of https://arxiv.org/abs/1706.03762, and a cosine for those who know their last step."""
+
+import math
 
 import torch
 from torch import nn
 
-__all__ = ["adam", "inverse_square_root"]
+from regard.config import TrainConfig
+
+__all__ = ["adam", "cosine", "inverse_square_root", "rate"]
+
+FLOOR = 0.1  # of the peak, where a cosine ends
 
 
-def adam(model: nn.Module) -> torch.optim.Adam:
-    """Adam with the paper's β and ε, in one fused kernel; the schedule sets its rate before each step."""
-    return torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+def adam(model: nn.Module, decay: float = 0.0) -> torch.optim.Adam:
+    """Adam with the paper's β and ε, in one fused kernel; the schedule sets its rate before each step.
+
+    `decay` draws matrices and tables towards zero, times the rate, beside the gradient (https://arxiv.org/abs/1711.05101);
+    biases and norms are left alone.
+    """
+    wide = [p for p in model.parameters() if p.ndim > 1]
+    narrow = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": wide, "weight_decay": decay}, {"params": narrow, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+
+
+def rate(step: int, how: TrainConfig) -> float:
+    """The learning rate of a step; steps count from 1."""
+    if how.schedule == "cosine":
+        return cosine(step, how.lr, how.warmup, how.steps)
+    return inverse_square_root(step, how.lr, how.warmup)
 
 
 def inverse_square_root(step: int, peak: float, warmup: int) -> float:
-    """Rise in a line to the peak over `warmup` steps, then fall with 1 / √step.  Steps count from 1."""
+    """Rise in a line to the peak over `warmup` steps, then fall with 1 / √step."""
     return peak * min(step / warmup, (warmup / step) ** 0.5)
+
+
+def cosine(step: int, peak: float, warmup: int, steps: int) -> float:
+    """Rise in a line to the peak over `warmup` steps, then fall along half a cosine to a tenth of it at the last step."""
+    if step <= warmup:
+        return peak * step / warmup
+    way = min(1.0, (step - warmup) / max(1, steps - warmup))
+    return peak * (FLOOR + (1 - FLOOR) * (1 + math.cos(math.pi * way)) / 2)

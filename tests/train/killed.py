@@ -139,14 +139,14 @@ def _end(how: str, number: int, name: str, real, given) -> None:
 def _signal_in_step(last: int, number: int) -> None:
     from regard.train import loop
 
-    real = loop.inverse_square_root
+    real = loop.rate
 
     def rate(step, *rest):
         if step == last:
             os.kill(os.getpid(), number)
         return real(step, *rest)
 
-    loop.inverse_square_root = rate
+    loop.rate = rate
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Each model learns: one batch by heart in seconds, a toy to perfection in a minute, real text to a stated score."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -68,3 +69,24 @@ def test_multi30k_reaches_its_score_with_at_most_2_7_million_parameters(tmp_path
     assert parts[-1]["parameters"] <= 2_700_000
     scores = json.loads(regard("score", "runs/multi30k-tok", "--on", "test_2016_flickr", "--json", cwd=tmp_path))
     assert next(s["value"] for s in scores if "tok:none" in s["signature"]) >= 39.5
+
+
+def learnt(run: str, on: str, name: str, cwd) -> float:
+    scores = json.loads(regard("score", run, "--on", on, "--json", cwd=cwd))
+    return next(s["value"] for s in scores if s["name"] == name)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("REGARD_DATA" not in os.environ, reason="set REGARD_DATA to a folder that holds tinyshakespeare/")
+def test_a_small_gpt_learns_shakespeare_as_well_as_nanogpt(tmp_path):
+    regard("train", "shakespeare-nano", cwd=tmp_path)
+    for split in ("valid", "test"):  # together they are what nanoGPT holds out
+        assert math.log(learnt("runs/shakespeare-nano", split, "perplexity", tmp_path)) < 1.88
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("REGARD_DATA" not in os.environ, reason="set REGARD_DATA to a folder that holds sst2/")
+def test_a_classifier_of_film_reviews_begins_from_minilm(tmp_path, minilm):
+    regard("import", str(minilm), "--to", "runs/minilm", cwd=tmp_path)
+    regard("train", "sst2", "init=runs/minilm", cwd=tmp_path)
+    assert learnt("runs/sst2", "test", "accuracy", tmp_path) >= 88

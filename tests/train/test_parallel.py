@@ -80,7 +80,7 @@ def obey(order: dict, rank: int, log: Path) -> None:
     out = os.open(log, os.O_WRONLY | os.O_CREAT)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    real, (asked, last) = loop.inverse_square_root, order.get("ask", (None, None))
+    real, (asked, last) = loop.rate, order.get("ask", (None, None))
 
     def rate(step, *rest):
         if (rank, step) == (asked, last):
@@ -88,7 +88,7 @@ def obey(order: dict, rank: int, log: Path) -> None:
                 os.kill(os.getpid(), signal.SIGTERM)
         return real(step, *rest)
 
-    loop.inverse_square_root = rate
+    loop.rate = rate
     sys.argv = ["regard", *order["args"]]
     code = 70
     try:

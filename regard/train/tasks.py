@@ -1,0 +1,138 @@
+"""What differs between kinds of training: which batches, the loss of one, what is shown and scored of what was learnt.
+
+translate   pairs of sentences, teacher forcing          transformer, t5
+next        windows of a text, the next token            gpt
+masked      windows of a text, some tokens hidden        bert
+spans       windows of a text, some spans cut out        t5
+class       texts with a label                           bert
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from regard.config import Run
+from regard.data import batch, windows
+from regard.data.batch import Place
+from regard.data.corpus import Corpus
+from regard.data.store import Store, Text
+from regard.train import objectives
+
+__all__ = ["TASKS", "Task"]
+
+WORDS = 60  # tokens written of a sample
+
+
+class Task(NamedTuple):
+    """One kind of training."""
+
+    loss: Callable[[Any, Any, float], tuple[Tensor, Tensor]]  # (model, batch, smoothing) → two sums, see `objectives`
+    batches: Callable[[Run, Corpus, Place], Iterator[tuple[Any, Place]]]  # endless, from a place on
+    held_out: Callable[[Run, Corpus, Any], Iterator[Any]]  # each example of a store once
+    samples: Callable[[Any, Corpus], list[str]]  # lines that show what a model can do by now
+    ends: int  # places that a text needs beside its `data.longest` tokens
+    unit: str = "tokens"  # what is predicted
+
+
+def _pairs(run: Run, corpus: Corpus, place: Place) -> Iterator[tuple[Any, Place]]:
+    return batch.batches(_store(corpus.train), corpus.tokenizer.marks, run.train.tokens, run.train.seed, place)
+
+
+def _all_pairs(run: Run, corpus: Corpus, store: Any) -> Iterator[Any]:
+    return batch.all_batches(_store(store), corpus.tokenizer.marks, run.train.tokens)
+
+
+def _translations(translator: Any, corpus: Corpus) -> list[str]:
+    answers = translator.translate([source for source, _ in corpus.samples], beam=1)
+    return [
+        f"{source}  →  {answer.text}   (wanted: {wanted})"
+        for (source, wanted), answer in zip(corpus.samples, answers, strict=True)
+    ]
+
+
+def _windows(run: Run, corpus: Corpus, place: Place) -> Iterator[tuple[Any, Place]]:
+    return windows.windows(_text(corpus.train).tokens, run.data.longest, run.train.tokens, run.train.seed, place)
+
+
+def _all_windows(run: Run, corpus: Corpus, text: Any) -> Iterator[Any]:
+    return windows.all_windows(_text(text).tokens, run.data.longest, run.train.tokens)
+
+
+def _written(writer: Any, corpus: Corpus) -> list[str]:
+    prompt = corpus.text_sample
+    tokens = min(WORDS, int(writer.model.longest) - len(writer.tokenizer.encode([prompt])[0]))
+    return (
+        [f"{prompt} → {writer.write(prompt, tokens=tokens, temperature=0.8)}".replace("\n", " ⏎ ")]
+        if tokens > 0
+        else []
+    )
+
+
+def _hidden(run: Run, corpus: Corpus) -> dict[str, Any]:
+    marks, special, vocab = corpus.tokenizer.marks, corpus.tokenizer.special, corpus.tokenizer.vocab
+    return {"length": run.data.longest, "tokens": run.train.tokens, "marks": marks, "special": special, "vocab": vocab}
+
+
+def _masked(run: Run, corpus: Corpus, place: Place) -> Iterator[tuple[Any, Place]]:
+    return windows.masked(_text(corpus.train).tokens, seed=run.train.seed, place=place, **_hidden(run, corpus))
+
+
+def _all_masked(run: Run, corpus: Corpus, text: Any) -> Iterator[Any]:
+    return windows.all_masked(_text(text).tokens, **_hidden(run, corpus))
+
+
+def _filled(reader: Any, corpus: Corpus) -> list[str]:
+    words = corpus.text_sample.split()
+    while words and len(reader.tokenizer.encode([" ".join(words)])[0]) > reader.longest - 1:
+        words.pop()
+    if not words:
+        return []
+    asked = " ".join("[MASK]" if i == len(words) // 2 else word for i, word in enumerate(words))
+    found = reader.fill(asked, top=3)
+    guesses = ", ".join(f"{guess.text} {guess.probability:.0%}" for guess in found.guesses[0])
+    return [f"{asked}  →  {guesses}   (wanted: {words[len(words) // 2]})"]
+
+
+def _spans(run: Run, corpus: Corpus, place: Place) -> Iterator[tuple[Any, Place]]:
+    text, marks = _text(corpus.train).tokens, corpus.tokenizer.marks
+    return windows.spans(text, run.data.longest, run.train.tokens, run.train.seed, marks, place)
+
+
+def _all_spans(run: Run, corpus: Corpus, text: Any) -> Iterator[Any]:
+    return windows.all_spans(_text(text).tokens, run.data.longest, run.train.tokens, corpus.tokenizer.marks)
+
+
+def _labelled(run: Run, corpus: Corpus, place: Place) -> Iterator[tuple[Any, Place]]:
+    return batch.labelled(_store(corpus.train), corpus.tokenizer.marks, run.train.tokens, run.train.seed, place)
+
+
+def _all_labelled(run: Run, corpus: Corpus, store: Any) -> Iterator[Any]:
+    return batch.all_labelled(_store(store), corpus.tokenizer.marks, run.train.tokens)
+
+
+def _classified(reader: Any, corpus: Corpus) -> list[str]:
+    guesses = reader.classify([text for text, _ in corpus.samples])
+    return [
+        f"{text}  →  {guess.text} {guess.probability:.0%}   (wanted: {wanted})"
+        for (text, wanted), [guess] in zip(corpus.samples, guesses, strict=True)
+    ]
+
+
+def _store(held: Store | Text) -> Store:
+    assert isinstance(held, Store)
+    return held
+
+
+def _text(held: Store | Text) -> Text:
+    assert isinstance(held, Text)
+    return held
+
+
+TASKS: dict[str, Task] = {
+    "translate": Task(objectives.translate, _pairs, _all_pairs, _translations, ends=1),
+    "next": Task(objectives.next_token, _windows, _all_windows, _written, ends=0),
+    "masked": Task(objectives.guess, _masked, _all_masked, _filled, ends=0),
+    "spans": Task(objectives.translate, _spans, _all_spans, lambda model, corpus: [], ends=1),
+    "class": Task(objectives.classify, _labelled, _all_labelled, _classified, ends=2, unit="texts"),
+}
