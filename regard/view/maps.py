@@ -1,16 +1,18 @@
 """Weights and labels → `AttentionMap`, plain data that any drawing can read.
 
-Shapes: H heads, Q target tokens said, K source tokens read.
+Shapes: H heads, Q tokens said or looking, K tokens read.
 """
 
 import dataclasses
 import json
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from regard.data.batch import pad
-from regard.data.tokenizer import BOS, EOS
+from regard.decode.reader import Reader
 from regard.decode.translator import Translator
 from regard.layers.tap import watch
 
@@ -19,7 +21,7 @@ __all__ = ["AttentionMap", "look"]
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """Where each row (a token that was said) looked among the columns (tokens that were read)."""
+    """Where each row (a token that was said, or looks) looked among the columns (tokens that were read)."""
 
     title: str
     rows: list[str]
@@ -32,31 +34,62 @@ class AttentionMap:
 
 
 def look(
-    translator: Translator, text: str, *, beam: int | None = None, layer: int | None = None, head: int | None = None
+    opened: Any, text: str, *, beam: int | None = None, layer: int | None = None, head: int | None = None
 ) -> AttentionMap:
-    """Translate a sentence and keep what its cross-attention looked at.
+    """What attention looked at: a translator's, while it translated a sentence; another model's, while it read a text.
 
-    One decoder layer and head, counted from 1; the mean over all of them if not given.  A row is a token said; the look
-    that chose it was made one step before, by the token before it.
+    One layer and head, counted from 1; the mean over all of them if not given.
     """
-    [source] = translator.tokenizer.encode([text])
-    if not source:
+    if not opened.tokenizer.encode([text])[0]:
         raise ValueError("an empty sentence has nothing to look at; give one with a word in it")
-    said = translator.translate([text], beam=beam)[0]
-    target = translator.tokenizer.ids(said.tokens)
-    model = translator.model
-    device = next(model.parameters()).device
-    with watch(model) as seen, torch.inference_mode():
-        model(pad([source]).to(device), torch.tensor([[BOS, *target]], device=device))
-    cross = [calls[0][0] for name, calls in seen.items() if name.startswith("decoder") and name.endswith("cross")]
-    weights = torch.stack(cross)  # (depth, H, Q, K)
-    for what, number, there in (("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])):
+    if isinstance(opened, Translator):
+        seen = _across(opened, text, beam)
+    elif beam is None:
+        seen = _within(opened, text)
+    else:
+        raise ValueError(f"beam {beam} is for translations; a {opened.run.family} is shown as it reads, without one")
+    depth, heads = seen.weights.shape[:2]
+    for what, number, there in (("layer", layer, depth), ("head", head, heads)):
         if number is not None and not 1 <= number <= there:
             raise ValueError(f"no {what} {number}; this model has {what}s 1 to {there}")
-    label = ", ".join((f"layer {layer}" if layer else f"mean of {len(cross)} layers",
-                       f"head {head}" if head else f"mean of {weights.shape[1]} heads"))  # fmt: skip
-    weights = weights[slice(layer and layer - 1, layer), slice(head and head - 1, head)].mean((0, 1))  # (Q, K)
+    label = ", ".join((f"layer {layer}" if layer else f"mean of {depth} layers",
+                       f"head {head}" if head else f"mean of {heads} heads"))  # fmt: skip
+    weights = seen.weights[slice(layer and layer - 1, layer), slice(head and head - 1, head)].mean((0, 1))  # (Q, K)
+    return AttentionMap(f"{seen.kind}, {label}", seen.rows, seen.columns, weights[: len(seen.rows)].tolist())
+
+
+class _Seen(NamedTuple):
+    """The weights of all layers and heads (depth, H, Q, K), and what stands beside them."""
+
+    kind: str
+    weights: Tensor
+    rows: list[str]
+    columns: list[str]
+
+
+def _across(translator: Translator, text: str, beam: int | None) -> _Seen:
+    """Cross-attention.  A row is a token said; the look that chose it was made one step before, by the token before it."""
+    marks, model = translator.tokenizer.marks, translator.model
+    [source] = translator.encode([text])
+    said = translator.translate([text], beam=beam)[0]
+    target = translator.tokenizer.ids(said.tokens)
+    device = next(model.parameters()).device
+    with watch(model) as seen, torch.inference_mode():
+        model(pad([source], marks).to(device), torch.tensor([[marks.bos, *target]], device=device))
+    cross = [calls[0][0] for name, calls in seen.items() if name.startswith("decoder") and name.endswith("cross")]
     ended = len(target) < translator.limit(len(source))  # else it was cut before it said its end
-    rows = translator.tokenizer.tokens([*target, EOS] if ended else target)
-    columns = translator.tokenizer.tokens([*source, EOS])
-    return AttentionMap(f"cross-attention, {label}", rows, columns, weights[: len(rows)].tolist())
+    rows = translator.tokenizer.labels([*target, marks.eos] if ended else target)
+    return _Seen("cross-attention", torch.stack(cross), rows, translator.tokenizer.labels([*source, marks.eos]))
+
+
+def _within(opened: Any, text: str) -> _Seen:
+    """Self-attention.  A row is a token that looks, a column one that is looked at."""
+    marks, model = opened.tokenizer.marks, opened.model
+    [ids] = opened.tokenizer.encode([text], marks=isinstance(opened, Reader))  # [MASK] may be among them
+    ids = [marks.bos, *ids, marks.eos] if isinstance(opened, Reader) else ids
+    if len(ids) > model.longest:
+        raise ValueError(f"the text has {len(ids):,} tokens; this model takes at most {model.longest:,}: shorten it")
+    with watch(model) as seen, torch.inference_mode():
+        model(torch.tensor([ids], device=next(model.parameters()).device))
+    tokens = opened.tokenizer.labels(ids)
+    return _Seen("self-attention", torch.stack([calls[0][0] for calls in seen.values()]), tokens, tokens)

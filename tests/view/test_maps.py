@@ -60,7 +60,7 @@ def test_the_map_is_of_the_layer_and_head_asked_for_and_the_mean_of_those_not_as
     tokenizer, model = translator.tokenizer, translator.model
     target = tokenizer.ids(translator.translate([TEXT])[0].tokens)
     with watch(model) as seen, torch.inference_mode():
-        model(pad(tokenizer.encode([TEXT])), torch.tensor([[BOS, *target]]))
+        model(pad(tokenizer.encode([TEXT]), tokenizer.marks), torch.tensor([[BOS, *target]]))
     cross = torch.stack([seen[f"decoder.{i}.cross"][0][0] for i in range(DEPTH)])  # (depth, H, Q, K)
     layers = range(DEPTH) if layer is None else [layer - 1]
     heads = range(HEADS) if head is None else [head - 1]
@@ -75,7 +75,7 @@ def test_a_row_is_the_look_that_chose_its_token(translator):
     tokenizer, model = translator.tokenizer, translator.model
     seen = look(translator, TEXT, layer=1, head=1)
     with watch(model) as first, torch.inference_mode():
-        model.step(torch.tensor([BOS]), model.start(pad(tokenizer.encode([TEXT]))))
+        model.step(torch.tensor([BOS]), model.start(pad(tokenizer.encode([TEXT]), tokenizer.marks)))
     torch.testing.assert_close(torch.tensor(seen.weights[0]), first["decoder.0.cross"][0][0, 0, 0])
 
 
