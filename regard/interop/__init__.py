@@ -1,0 +1,1 @@
+"""7. Checkpoints of other projects, in and out."""
