@@ -12,15 +12,20 @@ from regard.version import VERSION as __version__
 if TYPE_CHECKING:
     from regard.config import Run as Run
     from regard.data.tokenizer import Tokenizer as Tokenizer
+    from regard.decode.folder import load as load
+    from regard.decode.reader import Reader as Reader
     from regard.decode.search import beam as beam
     from regard.decode.search import greedy as greedy
     from regard.decode.search import sample as sample
     from regard.decode.translator import Translation as Translation
     from regard.decode.translator import Translator as Translator
-    from regard.decode.translator import load as load
+    from regard.decode.writer import Writer as Writer
     from regard.layers.attention import Attention as Attention
     from regard.layers.attention import attend as attend
     from regard.layers.tap import watch as watch
+    from regard.models.bert import BERT as BERT
+    from regard.models.gpt import GPT as GPT
+    from regard.models.t5 import T5 as T5
     from regard.models.transformer import Transformer as Transformer
     from regard.models.transformer import TransformerConfig as TransformerConfig
     from regard.train.loop import fit as fit
@@ -36,12 +41,17 @@ _HOMES = {
     "watch": "layers.tap",
     "Transformer": "models.transformer",
     "TransformerConfig": "models.transformer",
+    "GPT": "models.gpt",
+    "BERT": "models.bert",
+    "T5": "models.t5",
     "greedy": "decode.search",
     "sample": "decode.search",
     "beam": "decode.search",
     "Translation": "decode.translator",
     "Translator": "decode.translator",
-    "load": "decode.translator",
+    "Writer": "decode.writer",
+    "Reader": "decode.reader",
+    "load": "decode.folder",
     "fit": "train.loop",
     "AttentionMap": "view.maps",
     "look": "view.maps",

@@ -26,6 +26,7 @@ from regard.version import VERSION
 if TYPE_CHECKING:
     from regard.config import Run
     from regard.train.metrics import Score
+    from regard.view.cost import Part
 
 __all__ = ["app", "main"]
 
@@ -35,6 +36,7 @@ app = typer.Typer(
 )  # fmt: skip
 
 CHUNK = 1024  # sentences read, translated and printed together
+MOST_COMPARED = 30  # texts of a table of all pairs
 
 # fmt: off
 RunFolder = Annotated[str, typer.Argument(help="A run folder, such as runs/multi30k.", show_default=False)]
@@ -43,8 +45,15 @@ Changes = Annotated[list[str] | None, typer.Argument(
     metavar="[KEY=VALUE]...", help="Any key on top: model.dim=256 train.steps=2000.", show_default=False)]
 Sentences = Annotated[list[str] | None, typer.Argument(
     help="Sentences; none: standard input, a line each.", show_default=False)]
+Questions = Annotated[list[str] | None, typer.Argument(
+    help="Texts that begin with their task; none: standard input, a line each.", show_default=False)]
+Masked = Annotated[list[str] | None, typer.Argument(
+    help="Texts with [MASK] where a word is to be guessed; none: standard input, a line each.", show_default=False)]
+Texts = Annotated[list[str] | None, typer.Argument(help="Texts; none: standard input, a line each.", show_default=False)]
+Checkpoint = Annotated[str, typer.Argument(
+    help="A folder with a Hugging Face checkpoint; or a hub name, with the extra `hub`.", show_default=False)]
 Input = Annotated[Path | None, typer.Option(
-    "--input", help="A file to translate, a line each; plain or .gz.", show_default=False)]
+    "--input", help="A file to read, a text a line; plain or .gz.", show_default=False)]
 Out = Annotated[Path | None, typer.Option(help="The run's folder.  [default: runs/NAME]", show_default=False)]
 Picture = Annotated[Path | None, typer.Option(help="Draw to this .png, .svg, .pdf or .json file instead.", show_default=False)]
 Split = Annotated[str, typer.Option(
@@ -54,12 +63,19 @@ Beam = Annotated[int | None, typer.Option(
     help="Beginnings kept at each step; 1 is greedy.  [default: as the run says]", show_default=False)]
 Penalty = Annotated[float | None, typer.Option(
     help="Scores are divided by length to this power.  [default: as the run says]", show_default=False)]
+NBest = Annotated[int, typer.Option(
+    help="Print this many translations of each sentence: number, rank, score and text, with tabs between.")]
+Tokens = Annotated[int | None, typer.Option(
+    help="The most tokens to write.  [default: 200, or what there is room for]", show_default=False)]
+Stops = Annotated[list[str] | None, typer.Option(
+    help="End before this string; may be given several times.", show_default=False)]
+Vectors = Annotated[Path | None, typer.Option(help="Write the vectors to this .npy file, a row each.", show_default=False)]
 Together = Annotated[int | None, typer.Option(help="Sentences at once.  [default: as the run says]", show_default=False)]
 Temperature = Annotated[float | None, typer.Option(
     help="Draw samples, the wilder the higher, instead of searching.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cuda, mps or cpu; auto takes the first there is.")]
 Precision = Annotated[str, typer.Option(help="float32, or int8: weights rounded to 8 bits, faster on a CPU.")]
-Layer = Annotated[int | None, typer.Option(help="A decoder layer, from 1.  [default: the mean of all]", show_default=False)]
+Layer = Annotated[int | None, typer.Option(help="A layer, from 1.  [default: the mean of all]", show_default=False)]
 Head = Annotated[int | None, typer.Option(help="A head, from 1.  [default: the mean of all]", show_default=False)]
 # fmt: on
 
@@ -72,9 +88,11 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint, to the same bits.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Throw away an earlier run of the same name.")] = False,
 ) -> None:  # fmt: skip
-    """Learn a model from pairs of sentences.
+    """Learn a model from your data: pairs of sentences, text, or texts with classes.
 
     regard train multi30k train.steps=2000
+
+    regard train sst2 init=runs/wikitext-bert
 
     regard train translate data.train=my.tsv data.valid=held.tsv
     """
@@ -130,7 +148,8 @@ def _resumed(asked: "Run", folder: Path, changes: Iterable[str]) -> "Run":
 
     held = load(str(folder / "run.toml"), (), FAMILIES)
     run = load(str(folder / "run.toml"), changes, FAMILIES)
-    if (run.model, run.data, run.family) != (held.model, held.data, held.family) or asked.name != held.name:
+    kept = ("name", "family", "model", "task", "init", "data")
+    if any(getattr(run, key) != getattr(held, key) for key in kept) or asked.name != held.name:
         raise ValueError(
             f"{folder} was trained as {held.name} with another model or other data; "
             f"--resume may change train and decode keys only"
@@ -165,7 +184,7 @@ def translate(
     sentences: Sentences = None,
     input_: Input = None,
     beam: Beam = None,
-    n_best: Annotated[int, typer.Option(help="Print this many translations of each sentence: number, rank, score and text, with tabs between.")] = 1,
+    n_best: NBest = 1,
     length_penalty: Penalty = None,
     batch: Together = None,
     temperature: Temperature = None,
@@ -180,22 +199,12 @@ def translate(
 
     regard translate runs/multi30k "A man is riding a bike." --beam 5 --n-best 3
     """
-    from regard.data.files import read_lines
-    from regard.decode.translator import load
-
-    if sentences and input_:
-        raise ValueError("sentences and --input were both given; give one of them")
-    asking = not sentences and input_ is None and sys.stdin is not None and sys.stdin.isatty()
-    translator = load(run, device, precision)
-    if asking:
-        print("regard: type a sentence a line, Ctrl-D ends", file=sys.stderr)
-    lines = iter(sentences) if sentences else read_lines(input_ or Path("-"))
+    translator = _open(run, "translate", device, precision)
     number = 0
-    with _counting("translating", watched=not asking) as count:
-        while chunk := list(islice(lines, 1 if asking else CHUNK)):
-            long = [chunk[row] for row in translator.too_long(chunk)[:1]]
-            if long:  # what stands before it is not lost
-                chunk = chunk[: chunk.index(long[0])]
+    with _lines(sentences, input_, "translating") as (chunks, count):
+        for read in chunks:
+            long = [read[row] for row in translator.too_long(read)[:1]]
+            chunk = read[: read.index(long[0])] if long else read  # what stands before it is not lost
             answers = translator.translate(
                 chunk, beam=beam, n_best=n_best, length_penalty=length_penalty, batch=batch, temperature=temperature,
                 top_k=top_k, top_p=top_p, seed=seed + number, scored=json_, first=number + 1, progress=partial(count, number),
@@ -214,6 +223,253 @@ def translate(
 
 
 @app.command()
+def ask(
+    run: RunFolder,
+    questions: Questions = None,
+    input_: Input = None,
+    beam: Beam = None,
+    batch: Together = None,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Ask a model that was trained with prefixes.
+
+    regard ask runs/t5-multitask "translate English to German: This is good."
+    """
+    translate(run, questions, input_, beam, 1, None, batch, None, 0, 1.0, 0, device, precision, json_)
+
+
+@app.command()
+def generate(
+    run: RunFolder,
+    prompt: Annotated[str, typer.Argument(help="How the text begins.", show_default=False)] = "",
+    tokens: Tokens = None,
+    temperature: Annotated[float, typer.Option(help="Wilder the higher; 0 takes the likeliest token each time.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Draw from this many likeliest tokens; 0 is all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Draw from the fewest tokens of this total probability.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the draws; another gives another text.")] = 0,
+    stop: Stops = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Print each piece as it is written.")] = False,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Write on from a beginning.
+
+    regard generate runs/shakespeare-gpt "ROMEO:" --tokens 300 --top-p 0.9 --stream
+    """
+    if stream and json_:
+        raise ValueError("--stream prints pieces, --json one object; give one of them")
+    writer = _open(run, "generate", device, precision)
+    pieces = writer.stream(
+        prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop or ()
+    )
+    if json_:
+        print(json.dumps({"prompt": prompt, "text": "".join(pieces)}, ensure_ascii=False))
+    elif stream:
+        print(prompt, end="", flush=True)
+        for piece in pieces:
+            print(piece, end="", flush=True)
+        print()
+    else:
+        print(prompt + "".join(pieces))
+
+
+@app.command()
+def fill(
+    run: RunFolder,
+    texts: Masked = None,
+    top: Annotated[int, typer.Option(help="Guesses for each hidden word.")] = 5,
+    device: Device = "auto",
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Guess words hidden behind [MASK].
+
+    regard fill runs/wikitext-bert "The cat sat on the [MASK]."
+    """
+    if top < 1:
+        raise ValueError(f"--top {top}; ask for 1 or more guesses")
+    reader = _open(run, "fill", device)
+    with _lines(texts, None, "reading") as (chunks, _):
+        for text in (text for chunk in chunks for text in chunk):
+            found = reader.fill(text, top)
+            if json_:
+                guesses = [[guess._asdict() for guess in word] for word in found.guesses]
+                print(json.dumps({"source": text, "text": found.text, "guesses": guesses}, ensure_ascii=False))
+                continue
+            print(found.text)
+            for word in found.guesses:
+                print("   ", ", ".join(f"{guess.text} {guess.probability:.1%}" for guess in word))
+
+
+@app.command()
+def classify(
+    run: RunFolder,
+    texts: Texts = None,
+    input_: Input = None,
+    top: Annotated[int, typer.Option(help="Print this many likeliest classes.")] = 1,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Say what class each text is of.
+
+    regard classify runs/sst2 "a gripping, funny film"
+    """
+    if top < 1:
+        raise ValueError(f"--top {top}; ask for 1 or more classes")
+    reader = _open(run, "classify", device, precision)
+    done = 0
+    with _lines(texts, input_, "classifying") as (chunks, count):
+        for chunk in chunks:
+            _say_cut(reader, chunk)
+            for text, guesses in zip(chunk, reader.classify(chunk, top, partial(count, done)), strict=True):
+                if json_:
+                    print(json.dumps({"source": text, "classes": [g._asdict() for g in guesses]}, ensure_ascii=False))
+                else:
+                    print("\t".join(f"{guess.text} {guess.probability:.1%}" for guess in guesses))
+            done += len(chunk)
+            sys.stdout.flush()
+
+
+@app.command()
+def embed(
+    run: RunFolder,
+    texts: Texts = None,
+    input_: Input = None,
+    out: Vectors = None,
+    device: Device = "auto",
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Turn texts into vectors, and compare them.
+
+    Prints how alike the texts are, the cosine of each pair; --json prints the vectors, --out writes them.
+
+    regard embed runs/minilm "money bank" "river bank" "the shore of a stream"
+    """
+    from regard.data.files import write_atomic
+
+    if out and json_:
+        raise ValueError("--out writes vectors, --json prints them; give one of them")
+    if texts and len(texts) > MOST_COMPARED and not (out or json_):
+        raise ValueError(f"{len(texts):,} texts are too many for a table of all pairs; give --out FILE.npy or --json")
+    if out and out.suffix != ".npy":
+        raise ValueError(f"--out {out}; vectors are written as numpy's .npy")
+    reader = _open(run, "embed", device)
+    read: list[str] = []
+    vectors: list[Any] = []
+    with _lines(texts, input_, "reading") as (chunks, count):
+        for chunk in chunks:
+            _say_cut(reader, chunk)
+            vectors.append(reader.embed(chunk, partial(count, len(read))))
+            read += chunk
+            if json_:
+                for text, vector in zip(chunk, vectors.pop().tolist(), strict=True):
+                    print(json.dumps({"source": text, "vector": vector}, ensure_ascii=False))
+    if json_ or not read:
+        return
+    import io
+
+    import numpy as np
+    import torch
+
+    table = torch.cat(vectors)
+    if out:
+        held = io.BytesIO()
+        np.save(held, table.numpy(), allow_pickle=False)
+        write_atomic(out, held.getvalue())
+        print(f"saved {len(table):,} vectors of {table.shape[1]} numbers in {out}")
+        return
+    if len(read) > MOST_COMPARED:
+        raise ValueError(f"{len(read):,} texts are too many for a table of all pairs; give --out FILE.npy or --json")
+    _print_alike(read, (table @ table.T).tolist())
+
+
+def _print_alike(texts: list[str], alike: list[list[float]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for number in range(1, len(texts) + 1):
+        table.add_column(str(number), justify="right", min_width=5)
+    for number, (text, row) in enumerate(zip(texts, alike, strict=True), 1):
+        table.add_row(Text(f"{number} {text[:60]}"), *(f"{one:.2f}" for one in row))
+    Console(width=None if sys.stdout.isatty() else 80 + 7 * len(texts), highlight=False).print(table)
+
+
+def _say_cut(reader: Any, texts: list[str]) -> None:
+    if cut := reader.too_long(texts):
+        print(f"{len(cut)} of {len(texts)} texts have over {reader.longest} tokens and were cut", file=sys.stderr)
+
+
+@app.command("import")
+def import_(
+    what: Checkpoint,
+    to: Annotated[Path, typer.Option(help="The run folder to make.", show_default=False)],
+) -> None:  # fmt: skip
+    """Open a Hugging Face checkpoint: GPT-2, BERT, T5, or Marian with a tokenizer.json.
+
+    regard import all-MiniLM-L6-v2/ --to runs/minilm
+    """
+    from regard.interop.hf import fetch, import_run
+
+    folder = Path(what)
+    import_run(folder if folder.is_dir() else fetch(what), to, name=what)
+    print(f"saved in {to}")
+
+
+@app.command()
+def export(
+    run: RunFolder,
+    out: Annotated[Path, typer.Argument(help="The folder to make.", show_default=False)],
+    to: Annotated[str, typer.Option(help="The form: hf, for Hugging Face's from_pretrained.")] = "hf",
+) -> None:  # fmt: skip
+    """Write a run so that other libraries open it.
+
+    regard export runs/shakespeare-gpt --to hf out/
+    """
+    from regard.interop.hf import export_run
+
+    if to != "hf":
+        raise ValueError(f"no form {to!r}; there is hf")
+    export_run(Path(run), out)
+    print(f"saved in {out}")
+
+
+VERBS = {"Translator": ("translate", "ask"), "Writer": ("generate",), "Reader": ("fill", "classify", "embed")}
+
+
+def _open(run: str, verb: str, device: str, precision: str = "float32") -> Any:
+    """A run folder, if it was trained for this verb."""
+    from regard.decode.folder import load
+
+    opened = load(run, device, precision)
+    verbs = VERBS[type(opened).__name__]
+    if verb not in verbs:
+        raise ValueError(f"{run} holds a {opened.run.family}, which does not {verb}; use regard {' or '.join(verbs)}")
+    return opened
+
+
+@contextmanager
+def _lines(given: list[str] | None, file: Path | None, what: str) -> Iterator[tuple[Iterator[list[str]], Any]]:
+    """Texts from the command line, a file or standard input, in chunks, and a counter of those that are done."""
+    from regard.data.files import read_lines
+
+    if given and file:
+        raise ValueError("texts and --input were both given; give one of them")
+    asking = not given and file is None and sys.stdin is not None and sys.stdin.isatty()
+    if asking:
+        print("regard: type a text a line, Ctrl-D ends", file=sys.stderr)
+    lines = iter(given) if given else read_lines(file or Path("-"))
+    size = 1 if asking else CHUNK
+    with _counting(what, watched=not asking) as count:
+        yield iter(lambda: list(islice(lines, size)), []), count
+
+
+@app.command()
 def score(
     run: RunFolder,
     on: Split = "valid",
@@ -223,21 +479,27 @@ def score(
     precision: Precision = "float32",
     json_: Json = False,
 ) -> None:  # fmt: skip
-    """Score translations with BLEU and chrF.
+    """Score a run on held-out data.
 
-    sacreBLEU and chrF come with their signatures, and tokenised lower-cased BLEU stands beside them.
+    Translations with BLEU and chrF and their signatures, classes with accuracy and F1, language models with perplexity.
 
     regard score runs/multi30k --on test_2016_flickr
     """
-    from regard.decode.translator import load
+    from regard.decode.folder import load
     from regard.train.metrics import score_split
 
-    translator = load(run, device, precision)
-    with _counting(f"translating {on}") as count:
+    opened = load(run, device, precision)
+    if precision != "float32" and opened.run.task not in ("translate", "class"):
+        raise ValueError(f"--precision {precision} is for translations and classes; {run} is scored in float32")
+    how: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty} if opened.run.task == "translate" else {}
+    for name, value in {"beam": beam, "length_penalty": length_penalty}.items():
+        if value is not None and not how:
+            raise ValueError(f"--{name.replace('_', '-')} {value} is for translations; {run} is scored without")
+    with _counting(f"scoring {on}") as count:
         say = partial(print, file=sys.stderr)
-        scores = score_split(
-            translator, on, say=say, beam=beam, length_penalty=length_penalty, progress=partial(count, 0)
-        )
+        if opened.run.task in ("translate", "class"):
+            how["progress"] = partial(count, 0)
+        scores = score_split(opened, on, say=say, **how)
     if json_:
         print(json.dumps([s._asdict() for s in scores]))
     else:
@@ -252,7 +514,7 @@ def _print_scores(scores: "Iterable[Score]") -> None:
 @app.command()
 def show(
     run: RunFolder,
-    sentence: Annotated[str, typer.Argument(help="A sentence to translate.", show_default=False)],
+    sentence: Annotated[str, typer.Argument(help="A sentence to translate, or to read.", show_default=False)],
     layer: Layer = None,
     head: Head = None,
     beam: Beam = None,
@@ -261,13 +523,14 @@ def show(
 ) -> None:  # fmt: skip
     """Show what attention looked at.
 
-    A coloured grid in the terminal, or a picture: a row for each token said, a column for each token read.
+    A coloured grid in the terminal, or a picture: a row for each token said, a column for each token read.  Models that do
+    not translate are shown as they read: a row for each token that looks.
 
     regard show runs/multi30k "A man is riding a bike." --out bike.png
     """
     from rich.console import Console
 
-    from regard.decode.translator import load
+    from regard.decode.folder import load
     from regard.view.draw import to_file, to_terminal
     from regard.view.maps import look
 
@@ -286,13 +549,13 @@ def show(
 @app.command()
 def cost(
     models: Annotated[list[str], typer.Argument(help="Models by size (transformer-base), or run folders.", show_default=False)],
-    source: Annotated[int, typer.Option(help="Tokens of the source sentence.")] = 32,
+    source: Annotated[int, typer.Option(help="Tokens of the source sentence, or of the text.")] = 32,
     target: Annotated[int, typer.Option(help="Tokens of the target sentence.")] = 32,
     json_: Json = False,
 ) -> None:  # fmt: skip
     """Count parameters, FLOPs and bytes.
 
-    Part by part, for one sentence pair.
+    Part by part, for one sentence pair, or one text.
 
     regard cost transformer-base
     """
@@ -312,7 +575,7 @@ def cost(
         print(json.dumps({name: [part._asdict() for part in parts] for name, parts in counted.items()}))
         return
     for name, parts in counted.items():
-        table = Table(title=f"{name}, one pair of {source} and {target} tokens, float32", title_justify="left")
+        table = Table(title=f"{name}, {_amount(parts, source, target)}, float32", title_justify="left")
         table.add_column("part")
         for heading in ("parameters", "forward FLOPs", "weights", "attention scores"):
             table.add_column(heading, justify="right")
@@ -322,6 +585,11 @@ def cost(
                 part.name, f"{part.parameters:,}", f"{part.flops:,}", _bytes(part.bytes), _bytes(part.score_bytes)
             )
         Console(width=None if sys.stdout.isatty() else 110).print(table)
+
+
+def _amount(parts: "list[Part]", source: int, target: int) -> str:
+    pair = any(part.name == "decoder" for part in parts)
+    return f"one pair of {source} and {target} tokens" if pair else f"one text of {source} tokens"
 
 
 def _bytes(n: float) -> str:
@@ -339,10 +607,10 @@ def _counting(what: str, watched: bool = True) -> Iterator[Any]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal or (sys.stdin.isatty() and sys.stdout.isatty() and what == "translating"):
+    if not console.is_terminal or not watched:
         yield lambda before, done: None  # at a prompt, or into a log, a counter is in the way
         return
-    columns = (SpinnerColumn(), TextColumn(f"{what}: {{task.completed:,}} sentences"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn(f"{what}: {{task.completed:,}}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(what, total=None)
         yield lambda before, done: progress.update(task, completed=before + done)

