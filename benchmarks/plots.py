@@ -1,8 +1,9 @@
 """Draws what the benchmarks have saved: `python benchmarks/plots.py` reads `results/*.json`, writes `docs/*.png`.
 
-    speed.png    training and translation beside the peers
-    scale.png    cost against length, size, batch and beam
-    curves.png   the loss of regard and of the textbook, from the same first weights
+    speed.png     training and translation beside the peers
+    scale.png     cost against length, size, batch and beam
+    curves.png    the loss of regard and of the textbook, from the same first weights
+    generate.png  a GPT-2 writes, beside the peers
 
 regard has the one colour, peers are grey; whiskers reach from the least to the most of all repeats.
 """
@@ -112,7 +113,9 @@ def speed(found: dict[str, Any]) -> Figure | None:
     if questions:
         draw_translation(rows[-1], questions)
     results = [found.get(name) for name in ("training", "translation")]
-    text = "Bars: median; whiskers: least and most; regard × 1.5: it is 1.5 times as fast (median of the repeats' ratios)."
+    text = (
+        "Bars: median; whiskers: least and most; regard × 1.5: it is 1.5 times as fast (median of the repeats' ratios)."
+    )
     caption(figure, results, text)
     return figure
 
@@ -321,6 +324,30 @@ def curves(found: dict[str, Any]) -> Figure | None:
     return figure
 
 
+# ---- generate.png
+
+
+def generate(found: dict[str, Any]) -> Figure | None:
+    """Tokens a second of one text, by precision."""
+    result = found.get("generate", {})
+    sides, bars = result.get("sides", []), []
+    for precision in dict.fromkeys(side["precision"] for side in sides):
+        bars.append(Bar(precision))
+        for side in (side for side in sides if side["precision"] == precision):
+            faster = side["faster than transformers by"]
+            note = f"   × {faster['median']:.2f}" if faster and side["side"] not in NAMES else ""
+            bars.append(Bar(NAMES.get(side["side"], side["side"]), side["tokens/s"], note))
+    if not bars:
+        return None
+    figure, axes = plt.subplots(figsize=(WIDTH, 0.34 * len(bars) + 1.4), layout="constrained")
+    draw_bars(axes, bars, ",.1f")
+    axes.set_title(f"GPT-2 {result['settings']['size']} writes one text, greedy")
+    axes.set_xlabel("tokens/s, higher is better")
+    text = "Bars: median; whiskers: least and most; × 1.5: 1.5 times as fast as Hugging Face (median of the ratios)."
+    caption(figure, [result], text)
+    return figure
+
+
 def read(folder: Path) -> dict[str, Any]:
     """What has been measured so far."""
     return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
@@ -334,7 +361,7 @@ def main() -> None:
     asked = options.parse_args()
     found = read(asked.results)
     plt.rcParams.update(STYLE)
-    for draw in (speed, scale, curves):
+    for draw in (speed, scale, curves, generate):
         figure = draw(found)
         if figure is None:
             print(f"nothing to draw for {draw.__name__}.png yet")

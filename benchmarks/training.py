@@ -57,10 +57,10 @@ def shape_of(size: str, dropout: float = 0.1) -> dict[str, Any]:
 def stream(folder: Path, tokens: int, count: int) -> list[Batch]:
     """The first batches of Multi30k, as `regard train multi30k` meets them."""
     config = DataConfig(source="multi30k", pair="en-de", text="raw", vocab=VOCAB)
-    corpus = prepare(config, folder / "tokenizer.json", rig.say, lambda what, done: None)
+    corpus = prepare(config, "translate", folder / "tokenizer.json", rig.say, lambda what, done: None)
     if corpus.tokenizer.vocab != VOCAB:
         raise ValueError(f"the tokenizer has {corpus.tokenizer.vocab:,} tokens; wanted {VOCAB:,}")
-    return [batch for batch, _ in islice(batches(corpus.train, tokens, seed=1), count)]
+    return [batch for batch, _ in islice(batches(corpus.train, corpus.tokenizer.marks, tokens, seed=1), count)]
 
 
 def typical(found: list[Batch], count: int) -> list[Batch]:

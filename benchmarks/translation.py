@@ -355,7 +355,10 @@ def translate_slowly(task: Task, beam: int) -> list[list[int]]:
     model, found = SlowPath(task.translator.model), {}
     order = sorted(range(len(task.sources)), key=lambda row: len(task.sources[row]))
     for rows in (order[start : start + 50] for start in range(0, len(order), 50)):
-        source, limits = pad([task.sources[row] for row in rows]), torch.tensor([task.limits[row] for row in rows])
+        source, limits = (
+            pad([task.sources[row] for row in rows], task.translator.tokenizer.marks),
+            torch.tensor([task.limits[row] for row in rows]),
+        )
         how: dict[str, Any] = {"bos": BOS, "eos": EOS}
         if beam == 1:
             answers = [[one] for one in search.greedy(model, source, limits, **how)]

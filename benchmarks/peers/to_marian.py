@@ -112,6 +112,7 @@ def describe(config: Any) -> dict[str, Any]:
 def probe(translator: Any, pairs: list[tuple[str, str]]) -> dict[str, Tensor]:
     """Padded sources (B, S), targets (B, T) from their start on, and regard's logits (B, T, V) after each."""
     sources, targets = (translator.tokenizer.encode(side) for side in zip(*pairs, strict=True))
-    source, target = pad(sources), pad([[BOS, *ids] for ids in targets])[:, :-1]
+    marks = translator.tokenizer.marks
+    source, target = pad(sources, marks), pad([[BOS, *ids] for ids in targets], marks)[:, :-1]
     target = target.masked_fill(target == EOS, PAD).contiguous()  # the end is what the last place must say
     return {"source": source, "target": target, "logits": translator.model(source, target).contiguous()}

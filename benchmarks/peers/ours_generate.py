@@ -1,0 +1,44 @@
+"""regard's side of generate_speed.py: tokens in, tokens out, as `Writer.stream` goes, the model prepared as by `regard.load`."""
+
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from worker import serve, timed
+
+from regard.decode.precision import Trial
+from regard.decode.search import likeliest, stream
+from regard.interop.hf import import_model
+
+
+class Side:
+    """What the requests ask of regard."""
+
+    def prepare(self, folder: str, precision: str, prompt: list[int], tokens: int) -> None:
+        """Open the model in its precision."""
+        self.prompt, self.tokens = prompt, tokens
+        with Trial(precision) as trial:
+            _, _, model = import_model(Path(folder))
+            self.model: Any = trial.passed(model)
+
+    def choose(self) -> None:
+        """There is nothing to choose: torch has a thread for each core, as in any use of regard."""
+
+    def write(self) -> list[int]:
+        """As many tokens as asked, without an end."""
+        source = torch.tensor([self.prompt])
+        return list(stream(self.model, source, likeliest, bos=source[:, -1], limit=self.tokens))
+
+    def repeat(self) -> float:
+        """Seconds of one text."""
+        return timed(self.write)[0]
+
+    def versions(self) -> dict[str, str]:
+        """Of the libraries that decide the speed."""
+        return {"regard": importlib.metadata.version("regard"), "torch": torch.__version__}
+
+
+if __name__ == "__main__":
+    side = Side()
+    serve({name: getattr(side, name) for name in ("prepare", "choose", "write", "repeat", "versions")})
