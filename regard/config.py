@@ -24,10 +24,14 @@ __all__ = [
     "Family",
     "Run",
     "TrainConfig",
+    "at_least",
+    "at_most",
     "build",
     "load",
     "nearest",
     "recipes",
+    "shares",
+    "splits",
     "to_toml",
 ]
 
@@ -36,16 +40,31 @@ PLAIN = ("name", "task", "init", "untrained", "licence")  # keys of a run that s
 TAKEN = ("model", "data.tokenizer", "data.vocab")  # by a run that begins from another, with all of `model.` but dropout
 
 
-def _at_least(low: float, **values: float) -> None:
+def at_least(low: float, **values: float) -> None:
+    """Refuse values below `low`, by their names."""
     for key, value in values.items():
         if not value >= low:  # not a number is refused too
             raise ValueError(f"{key} is {value}; use {low} or more")
 
 
-def _at_most(high: float, **values: float) -> None:
+def at_most(high: float, **values: float) -> None:
+    """Refuse values above `high`, by their names."""
     for key, value in values.items():
         if not value <= high:
             raise ValueError(f"{key} is {value}; use {high} or less")
+
+
+def shares(**values: float) -> None:
+    """Refuse what is no share that leaves something, by its name."""
+    for key, value in values.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"{key} is {value}; use 0 or more and less than 1")
+
+
+def splits(dim: int, heads: int) -> None:
+    """Refuse a width that heads do not share evenly."""
+    if dim % heads:
+        raise ValueError(f"width {dim} does not split into {heads} heads; use a multiple of {heads}")
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -67,9 +86,9 @@ class DataConfig:
     pairs: int = 20_000  # how many a toy generates
 
     def __post_init__(self) -> None:
-        _at_least(1, vocab=self.vocab, pairs=self.pairs)
-        _at_least(2, longest=self.longest)
-        _at_most(65_535, longest=self.longest)
+        at_least(1, vocab=self.vocab, pairs=self.pairs)
+        at_least(2, longest=self.longest)
+        at_most(65_535, longest=self.longest)
         if self.source and (self.train or self.valid):
             raise ValueError(
                 f"source={self.source} and {'train' if self.train else 'valid'}={self.train or self.valid} were both given; "
@@ -101,13 +120,12 @@ class TrainConfig:
     device: str = "auto"  # cuda, mps or cpu; auto takes the first there is
 
     def __post_init__(self) -> None:
-        _at_least(1, steps=self.steps, tokens=self.tokens, accumulate=self.accumulate, warmup=self.warmup,
+        at_least(1, steps=self.steps, tokens=self.tokens, accumulate=self.accumulate, warmup=self.warmup,
                   log_every=self.log_every, eval_every=self.eval_every, save_every=self.save_every,
                   average=self.average)  # fmt: skip
-        _at_least(0, lr=self.lr, clip=self.clip, seed=self.seed, patience=self.patience, decay=self.decay)
-        _at_most(2**63 - 1, seed=self.seed)
-        if not 0 <= self.smoothing < 1:
-            raise ValueError(f"smoothing is {self.smoothing}; use 0 or more and less than 1")
+        at_least(0, lr=self.lr, clip=self.clip, seed=self.seed, patience=self.patience, decay=self.decay)
+        at_most(2**63 - 1, seed=self.seed)
+        shares(smoothing=self.smoothing)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -119,9 +137,9 @@ class DecodeConfig:
     batch: int = 64  # sentences at once
 
     def __post_init__(self) -> None:
-        _at_least(1, beam=self.beam, batch=self.batch)
-        _at_least(-10, length_penalty=self.length_penalty)
-        _at_most(10, length_penalty=self.length_penalty)
+        at_least(1, beam=self.beam, batch=self.batch)
+        at_least(-10, length_penalty=self.length_penalty)
+        at_most(10, length_penalty=self.length_penalty)
 
 
 class Family(NamedTuple):

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.config import splits
 from regard.layers.cache import KeysValues
 from regard.layers.linear import Linear
 from regard.layers.masks import causal_mask
@@ -105,8 +106,8 @@ class Attention(nn.Module):
                  bias: bool = True):  # fmt: skip
         """`width` is that of one head, dim / heads unless given; `scale` that of the scores, 1/√width unless given."""
         super().__init__()
-        if not width and dim % heads:
-            raise ValueError(f"width {dim} does not split into {heads} heads; use a multiple of {heads}")
+        if not width:
+            splits(dim, heads)
         self.heads, self.dropout, self.scale = heads, dropout, scale
         self.inner = heads * (width or dim // heads)  # of all heads side by side
         self.qkv = Linear(dim, 3 * self.inner, bias)  # rows: queries, keys, values

@@ -21,7 +21,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT
+from regard.config import STRICT, at_least, shares, splits
 from regard.layers.attention import Attention
 from regard.layers.block import EncoderBlock
 from regard.layers.dropout import Dropout
@@ -52,18 +52,19 @@ class BERTConfig:
     hidden: int = 0  # width of the mlp, if it is no multiple of the model's; 0 = widen times that
 
     def __post_init__(self) -> None:
-        for key in ("vocab", "dim", "depth", "heads", "widen", "longest", "segments"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"{key} is {getattr(self, key)}; use 1 or more")
-        if self.classes < 0:
-            raise ValueError(f"classes is {self.classes}; use 0 or more")
-        if self.hidden < 0:
-            raise ValueError(f"hidden is {self.hidden}; use 0 or more")
-        if self.dim % self.heads:
-            raise ValueError(f"width {self.dim} does not split into {self.heads} heads; use a multiple of {self.heads}")
-        for key in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, key) < 1:
-                raise ValueError(f"{key} is {getattr(self, key)}; use 0 or more and less than 1")
+        at_least(
+            1,
+            vocab=self.vocab,
+            dim=self.dim,
+            depth=self.depth,
+            heads=self.heads,
+            widen=self.widen,
+            longest=self.longest,
+            segments=self.segments,
+        )
+        at_least(0, hidden=self.hidden, classes=self.classes)
+        splits(self.dim, self.heads)
+        shares(dropout=self.dropout, attention_dropout=self.attention_dropout)
 
 
 SIZES = {  # base and large: section 3; tiny to medium: Table 1 of https://arxiv.org/abs/1908.08962

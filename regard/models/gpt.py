@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT
+from regard.config import STRICT, at_least, shares, splits
 from regard.layers.attention import Attention
 from regard.layers.block import BlockStep, EncoderBlock
 from regard.layers.cache import Cache
@@ -51,16 +51,18 @@ class GPTConfig:
     hidden: int = 0  # width of the mlp, if it is no multiple of the model's; 0 = widen times that
 
     def __post_init__(self) -> None:
-        for key in ("vocab", "dim", "depth", "heads", "widen", "longest"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"{key} is {getattr(self, key)}; use 1 or more")
-        if self.hidden < 0:
-            raise ValueError(f"hidden is {self.hidden}; use 0 or more")
-        if self.dim % self.heads:
-            raise ValueError(f"width {self.dim} does not split into {self.heads} heads; use a multiple of {self.heads}")
-        for key in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, key) < 1:
-                raise ValueError(f"{key} is {getattr(self, key)}; use 0 or more and less than 1")
+        at_least(
+            1,
+            vocab=self.vocab,
+            dim=self.dim,
+            depth=self.depth,
+            heads=self.heads,
+            widen=self.widen,
+            longest=self.longest,
+        )
+        at_least(0, hidden=self.hidden)
+        splits(self.dim, self.heads)
+        shares(dropout=self.dropout, attention_dropout=self.attention_dropout)
 
 
 SIZES = {  # Table 2 of the paper names them by their parameters: 117 M (124 by count), 345 M, 762 M, 1542 M

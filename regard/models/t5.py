@@ -24,7 +24,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT
+from regard.config import STRICT, at_least, shares
 from regard.data.tokenizer import PAD
 from regard.layers.attention import Attention
 from regard.layers.biases import Buckets
@@ -59,18 +59,15 @@ class T5Config:
     pad: int = PAD  # the token that fills up a short source and is not looked at
 
     def __post_init__(self) -> None:
-        for key in ("vocab", "dim", "depth", "heads", "width", "hidden"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"{key} is {getattr(self, key)}; use 1 or more")
-        if self.pad < 0:
-            raise ValueError(f"pad is {self.pad}; use the number of a token, 0 or more")
+        at_least(
+            1, vocab=self.vocab, dim=self.dim, depth=self.depth, heads=self.heads, width=self.width, hidden=self.hidden
+        )
+        at_least(0, pad=self.pad)
         if self.buckets < 4 or self.buckets % 4:
             raise ValueError(f"buckets is {self.buckets}; use a multiple of 4")
         if self.furthest <= self.buckets:
             raise ValueError(f"furthest is {self.furthest}; use more than the {self.buckets} buckets")
-        for key in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, key) < 1:
-                raise ValueError(f"{key} is {getattr(self, key)}; use 0 or more and less than 1")
+        shares(dropout=self.dropout, attention_dropout=self.attention_dropout)
 
 
 _V11: dict[str, Any] = {"gated": True, "tied": False}

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT
+from regard.config import STRICT, at_least, shares, splits
 from regard.data.tokenizer import PAD
 from regard.layers.attention import Attention
 from regard.layers.block import CrossStep, DecoderBlock, EncoderBlock
@@ -61,16 +61,18 @@ class TransformerConfig:
     pad: int = PAD  # the token that fills up a short source and is not looked at
 
     def __post_init__(self) -> None:
-        for key in ("vocab", "dim", "depth", "heads", "widen", "longest"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"{key} is {getattr(self, key)}; use 1 or more")
-        if self.pad < 0:
-            raise ValueError(f"pad is {self.pad}; use the number of a token, 0 or more")
-        if self.dim % self.heads:
-            raise ValueError(f"width {self.dim} does not split into {self.heads} heads; use a multiple of {self.heads}")
-        for key in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, key) < 1:
-                raise ValueError(f"{key} is {getattr(self, key)}; use 0 or more and less than 1")
+        at_least(
+            1,
+            vocab=self.vocab,
+            dim=self.dim,
+            depth=self.depth,
+            heads=self.heads,
+            widen=self.widen,
+            longest=self.longest,
+        )
+        at_least(0, pad=self.pad)
+        splits(self.dim, self.heads)
+        shares(dropout=self.dropout, attention_dropout=self.attention_dropout)
 
 
 SIZES = {  # base and big are the paper's, Table 3; tiny and small are for small data
