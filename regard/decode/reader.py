@@ -5,7 +5,7 @@ Shapes: B texts, T tokens, D width, V vocabulary.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +36,8 @@ class Filled(NamedTuple):
 @dataclass(frozen=True)
 class Reader:
     """An encoder with its tokenizer, the run it comes from, and the names of the classes it knows."""
+
+    VERBS: ClassVar = ("fill", "classify", "embed")  # of the command line, that take it
 
     model: Any
     tokenizer: Tokenizer

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -46,6 +46,8 @@ class Sampling:
 class Translator:
     """A model with its tokenizer and the run it comes from."""
 
+    VERBS: ClassVar = ("translate", "ask")  # of the command line, that take it
+
     model: Any
     tokenizer: Tokenizer
     run: Run
@@ -57,6 +59,7 @@ class Translator:
         beam: int | None = None,
         n_best: int = 1,
         length_penalty: float | None = None,
+        tokens: int | None = None,
         batch: int | None = None,
         temperature: float | None = None,
         top_k: int = 0,
@@ -70,7 +73,7 @@ class Translator:
 
         What is not given is as the run says.  A greedy answer or a sample has no score unless it is to be `scored`, which
         takes time.  An empty sentence stays empty; one too long is refused, by its number, counted from `first`.
-        `progress` hears how many are done.
+        An answer has at most `tokens` tokens, see `limit`.  `progress` hears how many are done.
         """
         if isinstance(texts, str):
             raise ValueError("translate wants a list of sentences, not one string; put it in brackets")
@@ -82,6 +85,8 @@ class Translator:
                 f"beam {beam} and temperature {temperature}; search with a beam or draw with a temperature"
             )
         _check_options(width, n_best, size, penalty, temperature, top_k, top_p, seed)
+        if tokens is not None and tokens < 1:
+            raise ValueError(f"answers of {tokens} tokens; ask for 1 or more")
         sources = self.encode(texts)
         for number, ids in enumerate(sources, first):
             if len(ids) > self.longest:
@@ -89,9 +94,9 @@ class Translator:
                     f"sentence {number} has {len(ids):,} tokens; "
                     f"this model takes at most {self.longest}: split it into sentences"
                 )
-        answers = self.search(sources, beam=1 if temperature is not None else width, batch=size, penalty=penalty, scored=scored,
-                              sampling=None if temperature is None else Sampling(temperature, top_k, top_p, seed),
-                              progress=progress)  # fmt: skip
+        sampling = None if temperature is None else Sampling(temperature, top_k, top_p, seed)
+        answers = self.search(sources, beam=1 if sampling else width, batch=size, penalty=penalty, scored=scored,
+                              tokens=tokens, sampling=sampling, progress=progress)  # fmt: skip
         found = []
         for hypotheses in answers:
             best = [
@@ -109,6 +114,7 @@ class Translator:
         batch: int,
         penalty: float,
         scored: bool = False,
+        tokens: int | None = None,
         sampling: "Sampling | None" = None,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Hypothesis]]:
@@ -121,7 +127,7 @@ class Translator:
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
             source = pad([sources[row] for row in rows], marks).to(device)
-            limits = torch.tensor([self.limit(len(sources[row])) for row in rows], device=device)
+            limits = torch.tensor([self.limit(len(sources[row]), tokens) for row in rows], device=device)
             if sampling is not None:
                 drawn = search.sample(self.model, source, limits, **how, scored=scored, generator=draws,
                                       temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)  # fmt: skip
@@ -170,9 +176,9 @@ class Translator:
         flat = iter(self.tokenizer.encode([piece for text in pieces for piece in text]))
         return [[number for piece in text for number in _or(known, piece, next(flat))] for text in pieces]
 
-    def limit(self, source: int) -> int:
-        """The most tokens a translation may have: so long that only a model that repeats itself meets it."""
-        return int(min(2 * source + 20, self.model.longest))
+    def limit(self, source: int, wanted: int | None = None) -> int:
+        """The most tokens an answer may have: as many as wanted, else so many that only a repetition meets it."""
+        return int(min(2 * source + 20 if wanted is None else wanted, self.model.longest))
 
 
 def _or(known: dict[str, int], piece: str, ids: list[int]) -> list[int]:

@@ -5,7 +5,7 @@ Shapes: S tokens of the prompt.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ HALF = "\ufffd"  # what the first bytes of a character decode to
 @dataclass(frozen=True)
 class Writer:
     """A language model with its tokenizer and the run it comes from."""
+
+    VERBS: ClassVar = ("generate",)  # of the command line, that take it
 
     model: Any
     tokenizer: Tokenizer

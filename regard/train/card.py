@@ -10,15 +10,13 @@ from regard.train.metrics import Score
 
 __all__ = ["card"]
 
-_USES = {  # task → what the model does, the verb, and the same in Python
-    "translate": ("translates", "translate", 'translate(["…"])'),
-    "next": ("continues a text", "generate", 'write("…")'),
-    "masked": ("guesses hidden words", "fill", 'fill("… [MASK] …")'),
-    "spans": ("guesses spans cut out of a text", "ask", 'translate(["… <extra_id_0> …"])'),
-    "class": ("classifies texts", "classify", 'classify(["…"])'),
+_USES = {  # task → what the model does, what hubs call it, the verb, and the same in Python
+    "translate": ("translates", "translation", "translate", 'translate(["…"])'),
+    "next": ("continues a text", "text-generation", "generate", 'write("…")'),
+    "masked": ("guesses hidden words", "fill-mask", "fill", 'fill("… [MASK] …")'),
+    "spans": ("guesses spans cut out of a text", "text2text-generation", "ask", 'translate(["… <extra_id_0> …"])'),
+    "class": ("classifies texts", "text-classification", "classify", 'classify(["…"])'),
 }
-_TAGS = {"translate": "translation", "next": "text-generation", "masked": "fill-mask", "spans": "text2text-generation",
-         "class": "text-classification"}  # fmt: skip
 
 
 def _how(run: Run) -> str:
@@ -33,8 +31,8 @@ def card(run: Run, *, version: str, command: str, parameters: int, minutes: floa
     where = run.data.source or run.data.train
     known = SOURCES[run.data.source].pairs if run.data.source in SOURCES else ()
     languages = (run.data.pair or known[0]).split("-") if known else []
-    what, verb, code = _USES[run.task]
-    head = ["---", "library_name: regard", f"tags: [{_TAGS[run.task]}, {run.family}]",
+    what, tag, verb, code = _USES[run.task]
+    head = ["---", "library_name: regard", f"tags: [{tag}, {run.family}]",
             *(["language: [" + ", ".join(languages) + "]"] if languages else []), "---"]  # fmt: skip
     facts: list[tuple[str, Any]] = [
         ("data", f"{where}{' (lower-cased, tokenised text)' if run.data.text == 'tok' else ''}"),

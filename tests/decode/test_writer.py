@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from regard.config import DataConfig, Run
 from regard.data.tokenizer import train_tokenizer
+from regard.decode import search
 from regard.decode.writer import Writer, _until
 from regard.models.gpt import GPT, GPTConfig
 
@@ -108,4 +109,11 @@ def test_what_cannot_be_written_is_refused_in_one_line(prompt, how, wanted):
 
 
 def test_all_places_can_be_used():
-    assert one.write("to be", tokens=36, temperature=0) is not None
+    ids = one.tokenizer.encode(["to be"])[0]
+    source, wanted = torch.tensor([ids]), list(ids)
+    said = search.stream(one.model, source, search.likeliest, bos=source[:, -1], limit=36)
+    for token in said:
+        wanted.append(int(one.model(torch.tensor([wanted]))[0, -1].argmax()))
+        assert token == wanted[-1]
+    assert len(wanted) == one.model.longest + 1  # the last is not read again
+    assert one._read("to be", None)[1] == 36

@@ -118,7 +118,13 @@ def test_a_trained_run_opens_answers_and_has_a_card(task, tmp_path):
         "class": lambda: opened.classify(["a good film"])[0][0].text,
         "translate": lambda: opened.translate(["a good film"])[0].text,
     }[task]()
-    assert isinstance(answer, str)
+    assert {
+        "next": lambda: 0 < len(opened.tokenizer.encode([answer])[0]) <= 5,
+        "masked": lambda: answer.startswith("the ") and answer.endswith(" sat") and "MASK" not in answer,
+        "spans": lambda: len(opened.tokenizer.encode([answer])[0]) <= opened.limit(5),
+        "class": lambda: answer in ("for", "against"),
+        "translate": lambda: answer in ("for", "against"),
+    }[task]()
     assert done.scores
     assert not any(math.isnan(s.value) for s in done.scores)
     card = (tmp_path / "run" / "README.md").read_text()

@@ -1,0 +1,91 @@
+"""The verbs: `regard <verb> <what> [key=value ...]`.
+
+Results go to standard output, progress and errors to standard error.  A user's mistake prints one line and exits 2.
+torch is imported inside the verbs, so that help does not wait for it.
+"""
+
+import errno
+import os
+import sys
+import threading
+from io import TextIOWrapper
+from typing import Annotated
+
+import typer
+
+from regard.cli.answer import ask, classify, embed, fill, generate, translate
+from regard.cli.exchange import export, import_
+from regard.cli.inside import cost, show
+from regard.cli.learn import recipes, score, train
+from regard.version import VERSION
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
+    help="Train, run and see inside Transformers, on your own data, on your own machine.",
+)  # fmt: skip
+for verb in (train, recipes, translate, ask, generate, fill, classify, embed, import_, export, score, show, cost):
+    app.command(verb.__name__.rstrip("_"))(verb)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(VERSION)
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> int:
+    """Run a verb; a user's mistake is one line on standard error and exit code 2."""
+    # TensorBoard writes from a thread of its own; on a full disk our next write says so in one line
+    threading.excepthook = lambda failed: (
+        None if isinstance(failed.exc_value, OSError) else threading.__excepthook__(failed)
+    )
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale says, translations are not Latin-1
+    try:
+        code = int(app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0)
+        sys.stdout.flush()  # here, where a reader that went away is known
+        return code
+    except (KeyboardInterrupt, typer.Abort):
+        print("regard: interrupted", file=sys.stderr)
+        return 130
+    except (BrokenPipeError, SystemExit) as stop:
+        if not isinstance(stop, BrokenPipeError) and not isinstance(stop.__context__, BrokenPipeError):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader, such as `head`, has seen enough
+        return 0
+    except Exception as mistake:
+        line = _one_line(mistake)
+        if line is None or os.environ.get("REGARD_DEBUG"):
+            raise
+        print(f"regard: {line}", file=sys.stderr)
+        return 2
+
+
+def _one_line(mistake: Exception) -> str | None:
+    """What to tell a user who can do something about it; nothing for a defect of ours."""
+    if hasattr(mistake, "format_message"):  # typer's own, for an option it does not know
+        return f"{mistake.format_message().rstrip('.')}; see regard --help"
+    if isinstance(mistake, ValueError):
+        return str(mistake)
+    if isinstance(mistake, RuntimeError) and "allocate memory" in str(mistake):
+        return "there is not enough memory for it; use a smaller --beam or --batch, or train.tokens"
+    if isinstance(mistake, OSError):
+        full = mistake.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = (
+            "make room, then go on with --resume: the checkpoint before is whole"
+            if full
+            else "check the path and its permissions"
+        )
+        return f"{mistake.strerror}{f': {mistake.filename}' if mistake.filename else ''}; {what}"
+    return None

@@ -1,0 +1,261 @@
+"""Verbs that answer: translate, ask, generate, fill, classify, embed."""
+
+import dataclasses
+import json
+import sys
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from regard.cli.options import (
+    AnswerTokens,
+    Beam,
+    Device,
+    Input,
+    Json,
+    Masked,
+    NBest,
+    Penalty,
+    Precision,
+    Questions,
+    RunFolder,
+    Sentences,
+    Stops,
+    Temperature,
+    Texts,
+    Together,
+    Tokens,
+    TopK,
+    TopP,
+    Vectors,
+)
+from regard.cli.screen import open_run, read_texts
+
+__all__ = ["ask", "classify", "embed", "fill", "generate", "translate"]
+
+MOST_COMPARED = 30  # texts of a table of all pairs
+
+
+def translate(
+    run: RunFolder,
+    sentences: Sentences = None,
+    input_: Input = None,
+    beam: Beam = None,
+    n_best: NBest = 1,
+    length_penalty: Penalty = None,
+    tokens: AnswerTokens = None,
+    batch: Together = None,
+    temperature: Temperature = None,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Translate sentences with a trained run.
+
+    regard translate runs/multi30k "A man is riding a bike." --beam 5 --n-best 3
+    """
+    translator = open_run(run, "translate", device, precision)
+    number = 0
+    with read_texts(sentences, input_, "translating") as (chunks, count):
+        for read in chunks:
+            long = [read[row] for row in translator.too_long(read)[:1]]
+            chunk = read[: read.index(long[0])] if long else read  # what stands before it is not lost
+            answers = translator.translate(
+                chunk, beam=beam, n_best=n_best, length_penalty=length_penalty, tokens=tokens, batch=batch,
+                temperature=temperature, top_k=top_k, top_p=top_p, seed=seed + number, scored=json_, first=number + 1,
+                progress=partial(count, number),
+            )  # fmt: skip
+            for source, answer in zip(chunk, answers, strict=True):
+                number += 1
+                if json_:
+                    print(json.dumps({"source": source, **dataclasses.asdict(answer)}, ensure_ascii=False))
+                elif n_best > 1:
+                    for rank, one in enumerate(answer.n_best, 1):
+                        print(number, rank, f"{one.score:.4f}", one.text, sep="\t")
+                else:
+                    print(answer.text)
+            sys.stdout.flush()
+            translator.translate(long, first=number + 1)  # refuses it, by its number
+
+
+def ask(
+    run: RunFolder,
+    questions: Questions = None,
+    input_: Input = None,
+    beam: Beam = None,
+    tokens: AnswerTokens = None,
+    batch: Together = None,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Ask a model that was trained with prefixes.
+
+    regard ask runs/t5-multitask "translate English to German: This is good."
+    """
+    translate(run, questions, input_, beam, tokens=tokens, batch=batch, device=device, precision=precision, json_=json_)
+
+
+def generate(
+    run: RunFolder,
+    prompt: Annotated[str, typer.Argument(help="How the text begins.", show_default=False)] = "",
+    tokens: Tokens = None,
+    temperature: Annotated[float, typer.Option(help="Wilder the higher; 0 takes the likeliest token each time.")] = 1.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the draws; another gives another text.")] = 0,
+    stop: Stops = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Print each piece as it is written.")] = False,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Write on from a beginning.
+
+    regard generate runs/shakespeare-gpt "ROMEO:" --tokens 300 --top-p 0.9 --stream
+    """
+    if stream and json_:
+        raise ValueError("--stream prints pieces, --json one object; give one of them")
+    writer = open_run(run, "generate", device, precision)
+    pieces = writer.stream(
+        prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop or ()
+    )
+    if json_:
+        print(json.dumps({"prompt": prompt, "text": "".join(pieces)}, ensure_ascii=False))
+    elif stream:
+        print(prompt, end="", flush=True)
+        for piece in pieces:
+            print(piece, end="", flush=True)
+        print()
+    else:
+        print(prompt + "".join(pieces))
+
+
+def fill(
+    run: RunFolder,
+    texts: Masked = None,
+    top: Annotated[int, typer.Option(help="Guesses for each hidden word.")] = 5,
+    device: Device = "auto",
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Guess words hidden behind [MASK].
+
+    regard fill runs/wikitext-bert "The cat sat on the [MASK]."
+    """
+    if top < 1:
+        raise ValueError(f"--top {top}; ask for 1 or more guesses")
+    reader = open_run(run, "fill", device)
+    with read_texts(texts, None, "reading") as (chunks, _):
+        for text in (text for chunk in chunks for text in chunk):
+            found = reader.fill(text, top)
+            if json_:
+                guesses = [[guess._asdict() for guess in word] for word in found.guesses]
+                print(json.dumps({"source": text, "text": found.text, "guesses": guesses}, ensure_ascii=False))
+                continue
+            print(found.text)
+            for word in found.guesses:
+                print("   ", ", ".join(f"{guess.text} {guess.probability:.1%}" for guess in word))
+
+
+def classify(
+    run: RunFolder,
+    texts: Texts = None,
+    input_: Input = None,
+    top: Annotated[int, typer.Option(help="Print this many likeliest classes.")] = 1,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Say what class each text is of.
+
+    regard classify runs/sst2 "a gripping, funny film"
+    """
+    if top < 1:
+        raise ValueError(f"--top {top}; ask for 1 or more classes")
+    reader = open_run(run, "classify", device, precision)
+    done = 0
+    with read_texts(texts, input_, "classifying") as (chunks, count):
+        for chunk in chunks:
+            _say_cut(reader, chunk)
+            for text, guesses in zip(chunk, reader.classify(chunk, top, partial(count, done)), strict=True):
+                if json_:
+                    print(json.dumps({"source": text, "classes": [g._asdict() for g in guesses]}, ensure_ascii=False))
+                else:
+                    print("\t".join(f"{guess.text} {guess.probability:.1%}" for guess in guesses))
+            done += len(chunk)
+            sys.stdout.flush()
+
+
+def embed(
+    run: RunFolder,
+    texts: Texts = None,
+    input_: Input = None,
+    out: Vectors = None,
+    device: Device = "auto",
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Turn texts into vectors, and compare them.
+
+    Prints how alike the texts are, the cosine of each pair; --json prints the vectors, --out writes them.
+
+    regard embed runs/minilm "money bank" "river bank" "the shore of a stream"
+    """
+    from regard.data.files import write_atomic
+
+    if out and json_:
+        raise ValueError("--out writes vectors, --json prints them; give one of them")
+    if texts and len(texts) > MOST_COMPARED and not (out or json_):
+        raise ValueError(f"{len(texts):,} texts are too many for a table of all pairs; give --out FILE.npy or --json")
+    if out and out.suffix != ".npy":
+        raise ValueError(f"--out {out}; vectors are written as numpy's .npy")
+    reader = open_run(run, "embed", device)
+    read: list[str] = []
+    vectors: list[Any] = []
+    with read_texts(texts, input_, "reading") as (chunks, count):
+        for chunk in chunks:
+            _say_cut(reader, chunk)
+            vectors.append(reader.embed(chunk, partial(count, len(read))))
+            read += chunk
+            if json_:
+                for text, vector in zip(chunk, vectors.pop().tolist(), strict=True):
+                    print(json.dumps({"source": text, "vector": vector}, ensure_ascii=False))
+    if json_ or not read:
+        return
+    import io
+
+    import numpy as np
+    import torch
+
+    table = torch.cat(vectors)
+    if out:
+        held = io.BytesIO()
+        np.save(held, table.numpy(), allow_pickle=False)
+        write_atomic(out, held.getvalue())
+        print(f"saved {len(table):,} vectors of {table.shape[1]} numbers in {out}")
+        return
+    if len(read) > MOST_COMPARED:
+        raise ValueError(f"{len(read):,} texts are too many for a table of all pairs; give --out FILE.npy or --json")
+    _print_alike(read, (table @ table.T).tolist())
+
+
+def _print_alike(texts: list[str], alike: list[list[float]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for number in range(1, len(texts) + 1):
+        table.add_column(str(number), justify="right", min_width=5)
+    for number, (text, row) in enumerate(zip(texts, alike, strict=True), 1):
+        table.add_row(Text(f"{number} {text[:60]}"), *(f"{one:.2f}" for one in row))
+    Console(width=None if sys.stdout.isatty() else 80 + 7 * len(texts), highlight=False).print(table)
+
+
+def _say_cut(reader: Any, texts: list[str]) -> None:
+    if cut := reader.too_long(texts):
+        print(f"{len(cut)} of {len(texts)} texts have over {reader.longest} tokens and were cut", file=sys.stderr)

@@ -1,0 +1,42 @@
+"""Verbs that exchange checkpoints with other libraries: import, export."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.options import Checkpoint, RunFolder
+
+__all__ = ["export", "import_"]
+
+
+def import_(
+    what: Checkpoint,
+    to: Annotated[Path, typer.Option(help="The run folder to make.", show_default=False)],
+) -> None:  # fmt: skip
+    """Open a Hugging Face checkpoint: GPT-2, BERT, T5, or Marian with a tokenizer.json.
+
+    regard import all-MiniLM-L6-v2/ --to runs/minilm
+    """
+    from regard.interop.hf import fetch, import_run
+
+    folder = Path(what)
+    import_run(folder if folder.is_dir() else fetch(what), to, name=what)
+    print(f"saved in {to}")
+
+
+def export(
+    run: RunFolder,
+    out: Annotated[Path, typer.Argument(help="The folder to make.", show_default=False)],
+    to: Annotated[str, typer.Option(help="The form: hf, for Hugging Face's from_pretrained.")] = "hf",
+) -> None:  # fmt: skip
+    """Write a run so that other libraries open it.
+
+    regard export runs/shakespeare-gpt --to hf out/
+    """
+    from regard.interop.hf import export_run
+
+    if to != "hf":
+        raise ValueError(f"no form {to!r}; there is hf")
+    export_run(Path(run), out)
+    print(f"saved in {out}")
