@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.decode.search import beam, greedy, likeliest, stream
 from regard.decode.step import take
 from regard.layers.masks import padding_mask
+from regard.layers.tap import watch
 from regard.models.bert import BERT, BERTConfig
 from regard.models.gpt import GPT, GPTConfig
 
@@ -159,3 +160,16 @@ def test_a_text_of_padding_alone_gives_finite_numbers_and_harms_no_other():
 def test_a_model_without_classes_says_how_to_get_them():
     with pytest.raises(ValueError, match="no classes"):
         BERT(BERTConfig(**SHAPE)).classify(words(0, 1, 3))
+
+
+def test_before_training_the_first_heads_look_at_neighbours():
+    torch.manual_seed(0)
+    model = BERT(BERTConfig(vocab=50, dim=128, depth=2, heads=4, longest=40)).eval()
+    with watch(model) as seen, torch.no_grad():
+        model(torch.randint(0, 50, (8, 30)))
+    [weights] = seen["blocks.0.attn"]  # (8, 4, 30, 30)
+    for head, distance in enumerate((-1, 1, -2, 2)):
+        beside = weights[:, head].diagonal(distance, -2, -1)
+        assert float(beside.mean()) > 0.15  # of 30 places
+        middle = weights[:, head, 5:25].argmax(-1) - torch.arange(5, 25)
+        assert float((middle == distance).float().mean()) > 0.95
