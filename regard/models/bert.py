@@ -137,8 +137,9 @@ class BERT(nn.Module):
             angle = places[:, None] * rate  # (T, width / 2)
             return torch.cat((angle.cos(), angle.sin()), 1)
 
-        for table in (self.tokens.weight, self.segments.weight, self.positions.table):
+        for table in (self.tokens.weight, self.segments.weight):
             table[:, :width] = 0
+        self.positions.table.zero_()
         self.positions.table[:, :width] = 0.02 * waves(torch.arange(c.longest))
         query, key, _ = self.blocks[0].attn.qkv.weight.chunk(3)
         for number, (q, k) in enumerate(zip(query.chunk(c.heads), key.chunk(c.heads), strict=True)):

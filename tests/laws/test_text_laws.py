@@ -170,6 +170,6 @@ def test_before_training_the_first_heads_look_at_neighbours():
     [weights] = seen["blocks.0.attn"]  # (8, 4, 30, 30)
     for head, distance in enumerate((-1, 1, -2, 2)):
         beside = weights[:, head].diagonal(distance, -2, -1)
-        assert float(beside.mean()) > 0.15  # of 30 places
+        assert float(beside.mean()) > 0.3  # of 30 places
         middle = weights[:, head, 5:25].argmax(-1) - torch.arange(5, 25)
         assert float((middle == distance).float().mean()) > 0.95
