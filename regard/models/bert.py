@@ -131,16 +131,14 @@ class BERT(nn.Module):
         is its own place turned by the distance, a key the place as it is.  Training is free to change all of it.
         """
         c, width = self.config, self.config.dim // self.config.heads // 2 * 2
+        if not width:  # heads of one number tell no places apart
+            return
         rate, sharp = math.pi * (torch.arange(width // 2) + 0.5) / (width // 2), SHARP / width**0.25
-
-        def waves(places: Tensor) -> Tensor:
-            angle = places[:, None] * rate  # (T, width / 2)
-            return torch.cat((angle.cos(), angle.sin()), 1)
-
+        angle = torch.arange(c.longest)[:, None] * rate  # (T, width / 2)
         for table in (self.tokens.weight, self.segments.weight):
             table[:, :width] = 0
         self.positions.table.zero_()
-        self.positions.table[:, :width] = 0.02 * waves(torch.arange(c.longest))
+        self.positions.table[:, :width] = 0.02 * torch.cat((angle.cos(), angle.sin()), 1)
         query, key, _ = self.blocks[0].attn.qkv.weight.chunk(3)
         for number, (q, k) in enumerate(zip(query.chunk(c.heads), key.chunk(c.heads), strict=True)):
             distance = (number // 2 + 1) * (1 if number % 2 else -1)

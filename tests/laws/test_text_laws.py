@@ -173,3 +173,11 @@ def test_before_training_the_first_heads_look_at_neighbours():
         assert float(beside.mean()) > 0.3  # of 30 places
         middle = weights[:, head, 5:25].argmax(-1) - torch.arange(5, 25)
         assert float((middle == distance).float().mean()) > 0.95
+
+
+def test_heads_of_one_number_are_left_as_they_are():
+    assert (
+        BERT(BERTConfig(vocab=9, dim=4, depth=1, heads=4, longest=5))(torch.ones(1, 5, dtype=torch.long))
+        .isfinite()
+        .all()
+    )
