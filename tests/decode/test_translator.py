@@ -211,3 +211,15 @@ def test_a_beam_knows_its_scores_anyway(translator):
 def test_an_empty_sentence_has_a_score_only_if_others_have(translator, how):
     assert translator.translate([""], **how)[0].score is None
     assert translator.translate([""], **how, scored=True)[0].score == 0
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_an_answer_has_at_most_the_tokens_asked_for(translator, beam):
+    whole = translator.translate(TEXTS, beam=1)
+    assert max(len(one.tokens) for one in whole) > 2
+    cut = translator.translate(TEXTS, beam=beam, tokens=2)
+    assert max(len(one.tokens) for one in cut) == 2
+    if beam == 1:
+        assert [one.tokens for one in cut] == [one.tokens[:2] for one in whole]
+    with pytest.raises(ValueError, match="answers of 0 tokens; ask for 1 or more"):
+        translator.translate(TEXTS, tokens=0)
