@@ -1,12 +1,17 @@
 """The verbs for text: generate, fill, classify, ask, embed, import, export; what works, and what each mistake says."""
 
 import json
+import re
 import shutil
 
 import numpy as np
 import pytest
 from safetensors.torch import load_file
 from test_cli import refuses
+
+from regard.decode.folder import load
+from regard.decode.search import Hypothesis
+from regard.decode.translator import Translator
 
 # -- what works
 
@@ -55,7 +60,19 @@ def test_classify_names_a_class_for_each_line(regard, text_runs, tmp_path):
 def test_ask_answers(regard, text_runs):
     said = regard("ask", text_runs / "t5", "a good film", "--json")
     assert said.code == 0
-    assert json.loads(said.out)["source"] == "a good film"
+    found, opened = json.loads(said.out), load(text_runs / "t5")
+    [wanted] = opened.translate(["a good film"], scored=True)
+    assert (found["source"], found["text"]) == ("a good film", wanted.text)
+    assert found["score"] == pytest.approx(wanted.score)
+
+
+def test_an_answer_that_fills_gaps_names_them(text_runs, monkeypatch):
+    opened = load(text_runs / "spans")
+    first, second, third = opened.tokenizer.marks.sentinels[:3]
+    [cat, mat] = opened.tokenizer.encode(["cat", "mat"])
+    said = [Hypothesis([first, *cat, second, *mat, third], 0.0)]
+    monkeypatch.setattr(Translator, "search", lambda *given, **how: [said])
+    assert opened.translate(["the <extra_id_0>"])[0].text == "<extra_id_0> cat <extra_id_1> mat <extra_id_2>"
 
 
 def test_embed_compares_prints_and_saves_vectors(regard, text_runs, tmp_path):
@@ -106,8 +123,23 @@ def test_a_run_exported_and_imported_has_the_same_weights_and_answers(regard, te
     assert said[0].out == said[1].out
 
 
+def test_how_a_run_searches_goes_there_and_back(regard, text_runs, tmp_path):
+    shutil.copytree(text_runs / "t5", tmp_path / "t5")
+    file = tmp_path / "t5/run.toml"
+    file.write_text(
+        re.sub(r"length_penalty = .*", "length_penalty = 0.3", file.read_text()).replace("beam = 1", "beam = 3")
+    )
+    assert regard("export", tmp_path / "t5", "--to", "hf", tmp_path / "out").code == 0
+    assert regard("import", tmp_path / "out", "--to", tmp_path / "back").code == 0
+    how = load(tmp_path / "back").run.decode
+    assert (how.beam, how.length_penalty) == (3, 0.3)
+    before, after = (
+        load(folder).translate(["a good film"], n_best=3) for folder in (tmp_path / "t5", tmp_path / "back")
+    )
+    assert before == after
+
+
 def test_a_sentinel_is_shown_as_it_was_read(text_runs):
-    from regard.decode.folder import load
     from regard.view.maps import look
 
     seen = look(load(text_runs / "spans"), "the cat <extra_id_0> mat </s>")
@@ -169,7 +201,7 @@ def test_other_options_that_cannot_be_are_refused(regard, text_runs, tmp_path):
     refuses(regard("fill", text_runs / "bert", "a [MASK]", "--top", "0"), "--top 0")
     refuses(regard("classify", text_runs / "classes", "a", "--top", "0"), "--top 0")
     refuses(regard("embed", text_runs / "bert", "a", "--out", tmp_path / "v.txt"), ".npy")
-    refuses(regard("embed", text_runs / "bert", *"abcdefghijklmnopqrstuvwxyzabcdef"), "32 texts", "--out")
+    refuses(regard("embed", text_runs / "bert", *"abcdefghijklmnopqrstuvwxyzabcdef"), "over 30 texts", "--out")
     refuses(regard("embed", text_runs / "bert", "a", "--out", tmp_path / "v.npy", "--json"), "--out", "--json")
     refuses(regard("score", text_runs / "gpt", "--beam", "3"), "--beam 3", "translations")
     refuses(regard("score", text_runs / "gpt", "--precision", "int8"), "--precision int8", "float32")

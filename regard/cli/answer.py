@@ -208,8 +208,6 @@ def embed(
 
     if out and json_:
         raise ValueError("--out writes vectors, --json prints them; give one of them")
-    if texts and len(texts) > MOST_COMPARED and not (out or json_):
-        raise ValueError(f"{len(texts):,} texts are too many for a table of all pairs; give --out FILE.npy or --json")
     if out and out.suffix != ".npy":
         raise ValueError(f"--out {out}; vectors are written as numpy's .npy")
     reader = open_run(run, "embed", device)
@@ -217,6 +215,10 @@ def embed(
     vectors: list[Any] = []
     with read_texts(texts, input_, "reading") as (chunks, count):
         for chunk in chunks:
+            if len(read) + len(chunk) > MOST_COMPARED and not (out or json_):
+                raise ValueError(
+                    f"over {MOST_COMPARED} texts are too many for a table of all pairs; give --out FILE.npy or --json"
+                )
             _say_cut(reader, chunk)
             vectors.append(reader.embed(chunk, partial(count, len(read))))
             read += chunk
@@ -237,8 +239,6 @@ def embed(
         write_atomic(out, held.getvalue())
         print(f"saved {len(table):,} vectors of {table.shape[1]} numbers in {out}")
         return
-    if len(read) > MOST_COMPARED:
-        raise ValueError(f"{len(read):,} texts are too many for a table of all pairs; give --out FILE.npy or --json")
     _print_alike(read, (table @ table.T).tolist())
 
 

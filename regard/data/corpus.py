@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from regard.config import DataConfig, nearest
 from regard.data.sources import SOURCES, locate, prefix_of
-from regard.data.store import Store, Text, encode, encode_labels, encode_text
+from regard.data.store import UNKNOWN, Store, Text, encode, encode_labels, encode_text
 from regard.data.text import Pair, read_numbered, read_pairs, read_part, read_text
 from regard.data.tokenizer import SENTINELS, Tokenizer, train_tokenizer
 from regard.data.toys import TOYS, toy_pairs
@@ -23,7 +23,6 @@ __all__ = ["Corpus", "Split", "encode_split", "find_split", "licence_of", "membe
 LEARNT = 500_000  # pairs or lines; a tokenizer is learnt from at most so many, evenly spread, so its memory is bounded
 SAMPLES = 3  # held-out sentences translated at every evaluation
 PROMPT = 40  # characters of held-out text, to be gone on with at every evaluation
-UNKNOWN = "⁇"  # a word that a set has left out; no tokenizer of ours learns it
 CLASSES = 1000  # the most of a file of one's own; more are probably no classes
 TOY_HELD_OUT = 500  # pairs of a toy's valid and test
 
@@ -294,7 +293,7 @@ def _classes(config: DataConfig) -> tuple[str, ...]:
     train = find_split(config, "train")
     found: set[str] = set()
     for _, label in train.pairs():
-        if len(label.splitlines()) != 1:
+        if label.splitlines() != [label] or not label.strip():
             raise ValueError(f"{train.name} has the class {label!r}; a class is one line of text, name it so")
         found.add(label)
         if len(found) > CLASSES:

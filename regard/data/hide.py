@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Hidden", "corrupt", "hide", "restore"]
+__all__ = ["Hidden", "corrupt", "hide"]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -64,20 +64,6 @@ def corrupt(text: Ints, sentinels: Sequence[int], rng: np.random.Generator, rate
         said += [np.array([sentinel]), text[at + stay : at + stay + go]]
         at += stay + go
     return np.concatenate(kept), np.concatenate([*said, [sentinels[spans]]])
-
-
-def restore(left: Ints, spans: Ints, sentinels: Sequence[int]) -> Ints:
-    """The text that `corrupt` was given."""
-    marks = set(sentinels)
-    answers: dict[int, list[int]] = {}
-    current: list[int] = []
-    for token in spans.tolist():
-        if token in marks:
-            current = answers.setdefault(token, [])
-        else:
-            current.append(token)
-    whole = [token for one in left.tolist() for token in (answers.get(one, []) if one in marks else [one])]
-    return np.array(whole, dtype=np.int64)
 
 
 def _pieces(total: int, count: int, rng: np.random.Generator) -> list[int]:

@@ -14,6 +14,7 @@ A labelled text is a pair whose target is one number, that of its class.
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -30,12 +31,13 @@ from regard.data.files import cache_folder, flush, write_atomic
 from regard.data.text import Pair
 from regard.data.tokenizer import Tokenizer
 
-__all__ = ["BLOCK", "Ints", "Pool", "Store", "Text", "encode", "encode_labels", "encode_text"]
+__all__ = ["BLOCK", "UNKNOWN", "Ints", "Pool", "Store", "Text", "encode", "encode_labels", "encode_text"]
 
 FORMAT = 1  # of the files below
 BLOCK = 4096  # pairs read together
 CHUNK = 1 << 18  # characters of a plain text encoded together
 DAY = 86_400  # seconds
+UNKNOWN = "⁇"  # a word that a set has left out; read as the unknown token
 
 Ints = npt.NDArray[np.int64]
 
@@ -151,6 +153,18 @@ def encode_labels(
     return Store(_cached([BLOCK, identity, tokenizer.digest, longest, "labels", list(labels)], write))
 
 
+def _encoded(pieces: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """Token numbers of each piece; a tokenizer that can spell anything is told what stands for a word left out."""
+    rows = tokenizer.encode(pieces)
+    holes = [n for n, piece in enumerate(pieces) if UNKNOWN in piece]
+    if not holes or (unk := tokenizer.marks.unk) in tokenizer.encode([UNKNOWN])[0]:
+        return rows
+    for n in holes:
+        first, *others = tokenizer.encode(re.split(f" ?{UNKNOWN}", pieces[n]))
+        rows[n] = [*first, *(number for part in others for number in (unk, *part))]
+    return rows
+
+
 def encode_text(
     pieces: Callable[[], Iterator[str]],
     name: str,
@@ -169,7 +183,7 @@ def encode_text(
         with open(folder / "tokens.bin", "wb") as file:
             for chunk in _chunks(pieces()):
                 row: list[int] = []
-                for piece, ids in zip(chunk, tokenizer.encode(chunk), strict=True):
+                for piece, ids in zip(chunk, _encoded(chunk, tokenizer), strict=True):
                     row += ids
                     begun = begun or bool(ids)  # a long line comes in several pieces
                     if end is not None and begun and piece.endswith("\n"):

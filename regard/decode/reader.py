@@ -14,8 +14,12 @@ from regard.config import Run
 from regard.data.tokenizer import Tokenizer
 from regard.layers.masks import padding_mask
 
-__all__ = ["Filled", "Guess", "Reader"]
+__all__ = ["UNTRAINED", "Filled", "Guess", "Reader"]
 
+UNTRAINED = (
+    "this model was not trained to guess hidden words; use one that was, or train it: "
+    "regard train wikitext-bert init=THIS_FOLDER"
+)
 MASK = "[MASK]"  # what stands for a hidden word in a user's text, whatever the tokenizer calls it
 
 
@@ -60,9 +64,7 @@ class Reader:
         if marks.mask is None:
             raise ValueError("this model's tokenizer has no mask token; it was not trained to guess hidden words")
         if self.run.task == "class" or "hidden" in self.run.untrained:
-            raise ValueError(
-                "this model was not trained to guess hidden words; use one that was, or train it: task=masked init=THIS_FOLDER"
-            )
+            raise ValueError(UNTRAINED)
         if MASK not in text:
             raise ValueError(f"no {MASK} in {text[:60]!r}; write {MASK} where a word is to be guessed")
         [name] = self.tokenizer.tokens([marks.mask])
@@ -71,6 +73,10 @@ class Reader:
             raise ValueError(f"the text has {len(ids):,} tokens; this model takes at most {self.longest:,}: shorten it")
         tokens = torch.tensor([[marks.bos, *ids, marks.eos]], device=self._device)
         [hidden] = (tokens == marks.mask).nonzero()[:, 1:].unbind(1)
+        if not len(hidden):
+            raise ValueError(
+                f"this model's tokenizer has {name} among its words, not as a mark; flag it as special in tokenizer.json"
+            )
         logits = self.model.hidden(self.model.encode(tokens)[0, hidden])  # (n, V)
         logits[:, list(self.tokenizer.special)] = -torch.inf  # words, not marks
         odds, best = logits.softmax(-1).topk(min(top, logits.shape[-1]))

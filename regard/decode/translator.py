@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, ClassVar
 
 import torch
@@ -100,11 +101,19 @@ class Translator:
         found = []
         for hypotheses in answers:
             best = [
-                Translation(self.tokenizer.decode(h.tokens), self.tokenizer.tokens(h.tokens), h.score)
+                Translation(self._spell(h.tokens), self.tokenizer.tokens(h.tokens), h.score)
                 for h in hypotheses[:n_best]
             ]
             found.append(Translation(best[0].text, best[0].tokens, best[0].score, best))
         return found
+
+    def _spell(self, ids: list[int]) -> str:
+        """The text of an answer; of one that fills gaps, with the names of the gaps."""
+        if self.run.task != "spans":
+            return self.tokenizer.decode(ids)
+        gaps = {number: f"<extra_id_{n}>" for n, number in enumerate(self.tokenizer.marks.sentinels)}
+        runs = ((gap, list(part)) for gap, part in groupby(ids, key=lambda number: gaps.get(number, "")))
+        return " ".join(gap or self.tokenizer.decode(part) for gap, part in runs)
 
     def search(
         self,

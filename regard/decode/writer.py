@@ -53,6 +53,8 @@ class Writer:
         ids, tokens = self._read(prompt, tokens)
         if not 0 <= seed < 2**63:
             raise ValueError(f"seed {seed}; use 0 or more and less than 2 ** 63")
+        if isinstance(stop, str):
+            raise ValueError("stop wants a list of strings, not one; put it in brackets")
         if any(not one for one in stop):
             raise ValueError("an empty string to stop at would stop before the first word; leave it out")
         device = next(self.model.parameters()).device

@@ -140,7 +140,8 @@ def _whole(to: Path) -> Iterator[Path]:
 def _run(found: Imported, vocab: int, name: str, licence: str, most: int) -> Run:
     """What run.toml says: enough to go on training, or to answer as the checkpoint would."""
     c, task = found.config, FAMILIES[found.family].tasks[0]
-    beams, longest = found.said.get("num_beams"), getattr(c, "longest", LONGEST)
+    longest = getattr(c, "longest", LONGEST)
+    searched = {"beam": found.said.get("num_beams") or 1, "length_penalty": found.said.get("length_penalty")}
     if most:
         longest = max(2, min(most, longest) - 2)  # start and end take two places
     data = {"tokenizer": TOKENIZERS[found.family], "vocab": vocab, "longest": longest}
@@ -151,7 +152,7 @@ def _run(found: Imported, vocab: int, name: str, licence: str, most: int) -> Run
         task="class" if getattr(c, "classes", 0) else task,
         untrained=",".join(found.untrained),
         data=build("data", DataConfig, data),
-        decode=DecodeConfig(beam=beams if isinstance(beams, int) and beams > 0 else 1),
+        decode=build("decode", DecodeConfig, {key: one for key, one in searched.items() if one is not None}),
         licence=licence,
     )
 

@@ -194,6 +194,10 @@ def _t5_settle(said: Described, weights: Weights) -> Weights:
     scaled = said.get("scale_decoder_outputs", said.get("tie_word_embeddings", True)) is not False
     if table is None:
         return weights
+    own = said.get("tie_word_embeddings") is False or said.get("feed_forward_proj") == "gated-gelu"  # v1.1
+    if key not in weights and own and said.get("architectures") != ["T5ForConditionalGeneration"]:
+        raise ValueError(f"there is no tensor {key}; the checkpoint was saved without its output: save it again as a "
+                         f"transformers.T5ForConditionalGeneration")  # fmt: skip
     output = weights.get(key, table)
     tied = output.shape == table.shape and torch.equal(output.float(), table.float())
     if scaled and tied:

@@ -70,7 +70,7 @@ def read_model(folder: Path) -> Imported:
     """The same, with what else the checkpoint says of itself."""
     said = read_config(folder)
     kind = said.get("model_type")
-    if kind not in THEIRS:
+    if not isinstance(kind, str) or kind not in THEIRS:
         raise ValueError(
             f"config.json has model_type = {kind!r}{nearest(str(kind), THEIRS)}; regard reads {', '.join(THEIRS)}"
         )
@@ -162,6 +162,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not (folder / "config.json").exists():
         raise ValueError("there is no config.json; give the folder of a Hugging Face checkpoint")
     said = read_json(folder, "config.json")
+    kinds = said.get("architectures")
+    if not (kinds is None or (isinstance(kinds, list) and all(isinstance(one, str) for one in kinds))):
+        raise ValueError(f"config.json has architectures = {kinds!r}; wanted a list of names: download it again")
     return {**said, **read_json(folder, GENERATION), **{key: one for key, one in said.items() if one is not None}}
 
 
@@ -195,11 +198,15 @@ def _files(folder: Path) -> list[Path]:
         return [folder / name for name in sorted(set(names.values()))]
     pickled = sorted(file for end in ("*.bin", "*.pt", "*.pth") for file in folder.glob(end))
     why = (
-        f"{pickled[0].name} is a pickle, which can run any code when opened" if pickled else "nor any other safetensors"
+        f"{pickled[0].name} is a pickle, which can run any code when opened"
+        if pickled
+        else "nor any other safetensors; pickles, which can run code, are neither fetched nor opened"
     )
+    # AutoModel would drop the heads: an output, or classes.
+    kind = (read_config(folder).get("architectures") or ["AutoModel"])[0]
     raise ValueError(
         f"there is no model.safetensors ({why}); convert it where you trust it: "
-        f"AutoModel.from_pretrained(...).save_pretrained(..., safe_serialization=True)"
+        f"transformers.{kind}.from_pretrained(...).save_pretrained(..., safe_serialization=True)"
     )
 
 

@@ -49,6 +49,6 @@ class Learned(nn.Module):
         if stop > len(self.table):
             raise ValueError(
                 f"{stop} tokens are more than the {len(self.table)} learned positions; "
-                f"split the text, or train with model.longest={stop} or model.positions=sinusoid"
+                f"split the text, or train with model.longest={stop}"
             )
         return self.table[start:stop]

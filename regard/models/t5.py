@@ -76,9 +76,13 @@ SIZES = {  # small to large: section 3.1.1 and 3.6 of the paper; v1.1: its relea
     "small": T5Config(dim=512, depth=6, heads=8, hidden=2048),
     "base": T5Config(),
     "large": T5Config(dim=1024, depth=24, heads=16, hidden=4096),
+    "3b": T5Config(dim=1024, depth=24, heads=32, width=128, hidden=16_384),
+    "11b": T5Config(dim=1024, depth=24, heads=128, width=128, hidden=65_536),
     "v1.1-small": T5Config(dim=512, depth=8, heads=6, hidden=1024, **_V11),
     "v1.1-base": T5Config(hidden=2048, **_V11),
     "v1.1-large": T5Config(dim=1024, depth=24, heads=16, hidden=2816, **_V11),
+    "v1.1-xl": T5Config(dim=2048, depth=24, heads=32, hidden=5120, **_V11),
+    "v1.1-xxl": T5Config(dim=4096, depth=24, heads=64, hidden=10_240, **_V11),
 }
 
 

@@ -148,10 +148,16 @@ def _begin(run: Run, folder: Path, fresh: bool, console: Console, team: Team) ->
             f"positions; set data.longest={model.longest - task.ends}"
             + ("" if run.init else f" or model.longest={run.data.longest + task.ends}")
         )
+    if run.task == "next" and not run.init and run.data.longest < model.longest:
+        raise ValueError(
+            f"data.longest={run.data.longest} would leave places {run.data.longest + 1} to {model.longest} of the model without "
+            f"training; set model.longest={run.data.longest} too, or data.longest={model.longest}"
+        )
     if run.init and not (going_on and any((folder / "checkpoints").glob("step-*"))):
         fill(model, Path(run.init) / "model.safetensors", fresh="classes.")  # before anything is thrown away
         say(f"begins with the weights of {run.init}")
     if not going_on:
+        _try(task, run, corpus)
         _clear(folder)
         os.replace(tokenizer, folder / "tokenizer.json")
         if corpus.labels:
@@ -162,6 +168,12 @@ def _begin(run: Run, folder: Path, fresh: bool, console: Console, team: Team) ->
     state = {"step": 0, "place": Place(), "best": math.inf, "worse": 0, "seconds": 0.0,
              "data": corpus.train.digest, "machine": machine}  # fmt: skip
     return _Work(run, task, folder, console, say, device, corpus, model, adam(model, run.train.decay), state, team)
+
+
+def _try(task: Task, run: Run, corpus: Corpus) -> None:
+    """Take the first batches: what is wrong with the data is said before anything is thrown away, or hours are spent."""
+    next(task.batches(run, corpus, Place()))
+    next(task.held_out(run, corpus, corpus.valid))
 
 
 def _sized(run: Run, corpus: Corpus) -> Run:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from regard.data.corpus import Corpus, encode_split, find_split, members
 from regard.data.sources import SOURCES
 from regard.data.store import Ints, Text
+from regard.decode.reader import UNTRAINED
 from regard.decode.translator import Translator
 from regard.train.tasks import TASKS
 
@@ -85,6 +86,8 @@ def score_split(
         names = members(answering.run.data)
         if len(names) > 1 and split not in ("train", "valid"):
             have = [name for name in names if name in SOURCES and split in SOURCES[name].splits]
+            for name in sorted({*names} - {*have}) if have else ():
+                say(f"{name} has no split {split}; not scored")
             names = have or [""]  # a file is no set's own
         return [one for name in names for one in _translations(answering, name, split, most, say, **how)]
     if task == "class":
@@ -147,6 +150,8 @@ def _perplexity(answering: Any, split: str, say: Callable[[str], None]) -> list[
     """How many tokens a model hesitates between, and for hidden ones how often the likeliest is right."""
     run, tokenizer, model = answering.run, answering.tokenizer, answering.model
     task, device = TASKS[run.task], next(answering.model.parameters()).device
+    if "hidden" in run.untrained:
+        raise ValueError(UNTRAINED)
     held = encode_split(run.data, run.task, split, tokenizer, say)
     corpus = Corpus(tokenizer, held, held, [], (), "")
     loss = evaluate(model, task.held_out(run, corpus, held), task.loss, device)
@@ -158,11 +163,22 @@ def _perplexity(answering: Any, split: str, say: Callable[[str], None]) -> list[
         guesses = _guessed(model, task.held_out(run, corpus, held), device)
         how = f"share of {len(guesses.truth):,} hidden tokens"
         found.append(Score("masked-token accuracy", 100 * float((guesses.said == guesses.truth).mean()), how))
-        if run.data.source or run.data.train:
-            train = encode_split(run.data, run.task, "train", tokenizer, lambda text: None)
-            assert isinstance(train, Text)
-            found += _counters(guesses, train.tokens[:COUNTED].astype(np.int64), tokenizer.vocab)
+        found += _baselines(answering, guesses, say)
     return found
+
+
+def _baselines(answering: Any, guesses: "_Guesses", say: Callable[[str], None]) -> list[Score]:
+    """What counting the training text would reach; nothing if there is none, or no more."""
+    data, tokenizer = answering.run.data, answering.tokenizer
+    if not (data.source or data.train):
+        return []
+    try:
+        train = encode_split(data, answering.run.task, "train", tokenizer, lambda text: None)
+    except (ValueError, OSError) as error:
+        say(f"not compared with counting the training text: {error}")
+        return []
+    assert isinstance(train, Text)
+    return _counters(guesses, train.tokens[:COUNTED].astype(np.int64), tokenizer.vocab)
 
 
 class _Guesses(NamedTuple):

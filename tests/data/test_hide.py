@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_windows import restore
 
-from regard.data.hide import corrupt, hide, restore
+from regard.data.hide import corrupt, hide
 
 SPECIAL, MASK, VOCAB = (0, 1, 2, 3, 4), 4, 200
 SENTINELS = range(1000, 900, -1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from regard.config import DataConfig
 from regard.data import batch, store
-from regard.data.store import Text, encode, encode_labels, encode_text
+from regard.data.store import UNKNOWN, Text, encode, encode_labels, encode_text
 from regard.data.tokenizer import EOS, KINDS, train_bpe, train_tokenizer
 from regard.data.toys import toy_pairs
 
@@ -255,6 +255,14 @@ STORY = ["A cat sat on the mat.\n", "\n", " \n", "The cat's hat\n", "\n", "\n", 
 
 def put_text(pieces, tokenizer, identity="text", **how):
     return encode_text(lambda: iter(pieces), "the text", identity, tokenizer, **how)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_word_left_out_is_the_unknown_token_whatever_the_tokenizer(kinds, kind):
+    tokenizer = kinds[kind]
+    held = put_text([f"the {UNKNOWN} sat\n", f"{UNKNOWN}"], tokenizer).tokens.tolist()
+    assert held.count(tokenizer.marks.unk) == 2
+    assert tokenizer.decode(held[: held.index(tokenizer.marks.unk)]).strip() == "the"
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.batch import Place
-from regard.data.hide import restore
 from regard.data.tokenizer import Marks
 from regard.data.windows import all_masked, all_spans, all_windows, masked, spans, windows
 
@@ -159,6 +158,17 @@ def test_evaluation_hides_the_same_tokens_of_all_the_text(count, length, tokens)
     assert all(torch.equal(a, b) for one, two in zip(first, again, strict=True) for a, b in zip(one, two, strict=True))
 
 
+def restore(left, spans, sentinels):
+    """The text that spans were cut out of."""
+    answers, current = {}, []
+    for token in spans.tolist():
+        if token in sentinels:
+            current = answers.setdefault(token, [])
+        else:
+            current.append(token)
+    return [token for one in left.tolist() for token in (answers.get(one, []) if one in sentinels else [one])]
+
+
 def unspanned(batch) -> list[list[int]]:
     """The windows that spans were cut out of, put together again; starts and ends are checked on the way."""
     assert (batch.source[:, -1] == MARKS.eos).all()
@@ -166,7 +176,7 @@ def unspanned(batch) -> list[list[int]]:
     assert (batch.target[:, -1] == MARKS.eos).all()
     assert batch.tokens == batch.target[:, 1:].numel()  # nothing is padding
     rows = zip(batch.source[:, :-1].numpy(), batch.target[:, 1:-1].numpy(), strict=True)
-    return [restore(left, said, MARKS.sentinels).tolist() for left, said in rows]
+    return [restore(left, said, MARKS.sentinels) for left, said in rows]
 
 
 @given(count=st.integers(2, 200), length=st.integers(2, 60), tokens=st.integers(1, 100), seed=st.integers(0, 99))

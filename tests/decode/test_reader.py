@@ -1,12 +1,14 @@
 """A reader: hidden words, classes and vectors equal those of one plain forward pass for each text."""
 
 import dataclasses
+import json
 
 import pytest
+import tokenizers
 import torch
 
 from regard.config import DecodeConfig, Run
-from regard.data.tokenizer import train_tokenizer
+from regard.data.tokenizer import Tokenizer, train_tokenizer
 from regard.decode.reader import Reader
 from regard.models.bert import BERT, BERTConfig
 
@@ -99,5 +101,10 @@ def test_what_cannot_be_read_is_refused_in_one_line(reader, guesser):
     with pytest.raises(ValueError, match="not one string"):
         reader.embed("the cat")
     bpe = Reader(reader.model, train_tokenizer(TEXTS, "bpe", 60), reader.run)
+    plain = json.loads(guesser.tokenizer._inner.to_str())
+    plain["added_tokens"] = [one for one in plain["added_tokens"] if one["content"] != "[MASK]"]
+    told = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(plain)))
+    with pytest.raises(ValueError, match=r"has \[MASK\] among its words, not as a mark"):
+        dataclasses.replace(guesser, tokenizer=told).fill("the [MASK] sat")
     with pytest.raises(ValueError, match="no mask token"):
         bpe.fill("the [MASK]")

@@ -70,7 +70,20 @@ def test_other_seeds_write_other_texts():
 
 @pytest.mark.parametrize("kind", ["characters", "bytes", "bpe"])
 def test_an_empty_prompt_begins_a_text(kind):
-    assert isinstance(writer(kind).write("", tokens=3), str)
+    this = writer(kind)
+    lines = this.tokenizer.knows_line_ends
+    first = this.tokenizer.encode(["\n"])[0] if lines else [this.tokenizer.marks.eos]
+    ids = list(first)
+    for _ in range(3):
+        ids.append(int(this.model(torch.tensor([ids]))[0, -1].argmax()))
+    ended = ids.index(this.tokenizer.marks.eos, 1) if lines and this.tokenizer.marks.eos in ids[1:] else None
+    said = this.tokenizer.decode(ids[:ended]).removeprefix("\n" if lines else "").rstrip("\ufffd")  # half a character
+    assert this.write("", tokens=3, temperature=0).replace("\n", "") == said.replace("\n", "")
+
+
+def test_one_string_to_stop_at_is_refused():
+    with pytest.raises(ValueError, match="a list of strings"):
+        one.write("to be", stop="END")
 
 
 def test_an_end_is_the_end_of_a_line_where_tokens_know_no_other():

@@ -380,9 +380,37 @@ def test_half_a_head_is_refused_and_none_is_said_on_the_card(tmp_path):
 
 def test_a_pickle_is_refused_with_the_way_to_convert_it(gpt2):
     (gpt2 / "model.safetensors").rename(gpt2 / "pytorch_model.bin")
-    refused(gpt2, r"pytorch_model\.bin is a pickle, which can run any code.*safe_serialization=True\)$")
+    refused(gpt2, r"pytorch_model\.bin is a pickle, which can run any code.*transformers\.GPT2LMHeadModel\.from_pretrained.*"
+                  r"safe_serialization=True\)$")  # fmt: skip
     (gpt2 / "pytorch_model.bin").unlink()
-    refused(gpt2, r"there is no model\.safetensors \(nor any other safetensors\)")
+    refused(
+        gpt2,
+        r"there is no model\.safetensors \(nor any other safetensors; pickles, .* neither fetched nor opened\)",
+    )
+
+
+def test_a_t5_saved_without_its_output_is_refused(tmp_path):
+    config = transformers.T5Config(vocab_size=97, d_model=32, num_layers=1, num_heads=2, d_kv=16, d_ff=64,
+                                   feed_forward_proj="gated-gelu", tie_word_embeddings=False)  # fmt: skip
+    transformers.T5Model(config).save_pretrained(tmp_path / "t5")
+    refused(
+        tmp_path / "t5", r"no tensor lm_head\.weight; .* save it again as a transformers\.T5ForConditionalGeneration$"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ({"model_type": ["gpt2"]}, r"model_type = \['gpt2'\]"),
+        ({"architectures": 5}, "architectures = 5; wanted a list of names"),
+        ({"architectures": {"a": 1}}, "wanted a list of names"),
+        ({"architectures": [1]}, "wanted a list of names"),
+    ],
+)
+def test_a_config_of_wrong_types_is_refused_in_one_line(gpt2, said, wanted):
+    file = gpt2 / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | said))
+    refused(gpt2, wanted)
 
 
 def test_a_file_that_is_cut_off_or_missing_is_named(gpt2):

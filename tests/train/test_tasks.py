@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import regard
 from regard.config import from_tables, load
 from regard.data.batch import Labelled, Place
+from regard.data.sources import SOURCES
 from regard.data.windows import Masked, Windows
 from regard.models import FAMILIES
 from regard.models.bert import BERT, BERTConfig
@@ -63,7 +64,7 @@ def write(folder):
         (folder / f"{split}.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in rows))
 
 
-GPT_SHAPE = {"family": "gpt", "dim": 16, "depth": 1, "heads": 2, "longest": 24, "dropout": 0.1}
+GPT_SHAPE = {"family": "gpt", "dim": 16, "depth": 1, "heads": 2, "longest": 20, "dropout": 0.1}
 BERT_SHAPE = {"family": "bert", "dim": 16, "depth": 1, "heads": 2, "longest": 24}
 T5_SHAPE = {"family": "t5", "dim": 16, "depth": 1, "heads": 2, "width": 8, "hidden": 32}
 SHAPES = {
@@ -172,8 +173,66 @@ def test_a_run_cannot_begin_from_another_family_or_from_nothing(tmp_path):
 
 def test_a_window_longer_than_the_model_is_refused(tmp_path):
     write(tmp_path)
-    with pytest.raises(ValueError, match=r"data\.longest=30 .*set data\.longest=24 or model\.longest=30"):
+    with pytest.raises(ValueError, match=r"data\.longest=30 .*set data\.longest=20 or model\.longest=30"):
         loop.fit(a_run("next", tmp_path, data={**vars(a_run("next", tmp_path).data), "longest": 30}), tmp_path / "run")
+
+
+def test_places_no_window_reaches_are_refused(tmp_path):
+    write(tmp_path)
+    short = {**vars(a_run("next", tmp_path).data), "longest": 10}
+    with pytest.raises(
+        ValueError, match=r"data\.longest=10 .*places 11 to 20 .*set model\.longest=10 too, or data\.longest=20"
+    ):
+        loop.fit(a_run("next", tmp_path, data=short), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("task", "split"), [("next", "train"), ("next", "valid"), ("masked", "train"), ("spans", "train")]
+)
+def test_a_text_too_short_harms_no_earlier_run_and_leaves_no_new_one(tmp_path, task, split):
+    write(tmp_path)
+    loop.fit(a_run(task, tmp_path), tmp_path / "old")
+    before = (tmp_path / "old/model.safetensors").read_bytes()
+    (tmp_path / "short.txt").write_text("a")
+    data = {**vars(a_run(task, tmp_path).data), split: str(tmp_path / "short.txt")}
+    for name in ("old", "new"):
+        with pytest.raises(ValueError, match=r"a text of \d tokens? has no"):
+            loop.fit(a_run(task, tmp_path, data=data), tmp_path / name, fresh=True)
+    assert (tmp_path / "old/model.safetensors").read_bytes() == before
+    assert (tmp_path / "old/run.toml").exists()
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_is_scored_where_its_training_text_is_not(tmp_path):
+    write(tmp_path)
+    loop.fit(a_run("masked", tmp_path), tmp_path / "run")
+    shutil.copy(tmp_path / "valid.txt", tmp_path / "held.txt")
+    (tmp_path / "train.txt").unlink()
+    said = []
+    scores = score_split(regard.load(tmp_path / "run"), str(tmp_path / "held.txt"), say=said.append)
+    assert [one.name for one in scores] == ["perplexity", "masked-token accuracy"]
+    assert any("not compared with counting the training text: no file" in line for line in said)
+
+
+def test_a_head_without_training_is_not_scored(tmp_path):
+    write(tmp_path)
+    loop.fit(a_run("masked", tmp_path), tmp_path / "run")
+    file = tmp_path / "run/run.toml"
+    file.write_text(file.read_text().replace('untrained = ""', 'untrained = "hidden,pool"'))
+    with pytest.raises(ValueError, match="not trained to guess hidden words"):
+        score_split(regard.load(tmp_path / "run"), "valid")
+
+
+def test_a_class_that_ends_in_a_line_end_is_refused(tmp_path):
+    rows = [{"source": "a b", "target": label} for label in ("for\n", "against")] * 5
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = {
+        **vars(a_run("class", tmp_path).data),
+        "train": str(tmp_path / "rows.jsonl"),
+        "valid": str(tmp_path / "rows.jsonl"),
+    }
+    with pytest.raises(ValueError, match=r"the class 'for\\n'; a class is one line"):
+        loop.fit(a_run("class", tmp_path, data=data), tmp_path / "run")
 
 
 def a_begun(tmp_path, init, **more):
@@ -274,6 +333,10 @@ def test_a_mixture_is_scored_set_by_set_and_a_file_as_it_is(tmp_path, monkeypatc
     assert [s.name for s in done.scores] == ["sst2: accuracy", "agnews-small: accuracy"]
     opened = regard.load(tmp_path / "run")
     assert [s.name for s in score_split(opened, "test")] == ["sst2: accuracy", "agnews-small: accuracy"]
+    said = []
+    monkeypatch.setitem(SOURCES, "sst2", SOURCES["sst2"]._replace(splits=("train", "valid")))
+    assert [s.name for s in score_split(opened, "test", say=said.append)] == ["agnews-small: accuracy"]
+    assert "sst2 has no split test; not scored" in said
     asked = []
     monkeypatch.setattr(type(opened), "too_long", lambda self, texts: asked.extend(texts) or [])
     (tmp_path / "own.tsv").write_text("topic: a ball\tSports\n")
