@@ -205,7 +205,10 @@ def _change(tables: dict[str, Any], change: str) -> None:
     key, equals, text = change.partition("=")
     table, dot, name = key.partition(".")
     if not equals or (not dot and key not in ("model", *PLAIN)):
-        raise ValueError(f"{change!r} is not of the form table.key=value, such as train.steps=2000")
+        tables_of = {"data": DataConfig, "train": TrainConfig, "decode": DecodeConfig}
+        full = [f"{table}.{key}" for table, kind in tables_of.items() if equals and hasattr(kind, key)]
+        meant = f"; did you mean {full[0]}?" if full else ", such as train.steps=2000"
+        raise ValueError(f"{change!r} is not of the form table.key=value{meant}")
     if not dot:
         name, place = ("size", tables.setdefault("model", {})) if key == "model" else (key, tables)
     else:

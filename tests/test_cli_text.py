@@ -123,6 +123,36 @@ def test_a_run_exported_and_imported_has_the_same_weights_and_answers(regard, te
     assert said[0].out == said[1].out
 
 
+def test_a_question_without_a_known_task_is_pointed_out(regard, text_runs, tmp_path):
+    shutil.copytree(text_runs / "t5", tmp_path / "t5")
+    file = tmp_path / "t5/run.toml"
+    text = (
+        file.read_text()
+        .replace('source = ""', 'source = "sst2,agnews-small"')
+        .replace("prefixed = false", "prefixed = true")
+    )
+    file.write_text(re.sub(r'(?m)^(train|valid) = ".*"$', "", text))
+    bare, asked = (regard("ask", tmp_path / "t5", text) for text in ("a good film", "sst2 sentence: a good film"))
+    assert (bare.code, asked.code) == (0, 0)
+    assert "'a good film' begins with none of the tasks this model has learnt, 'sst2 sentence: ', 'topic: '" in bare.err
+    assert asked.err == ""
+
+
+def test_generate_reads_its_beginning_from_standard_input(regard, text_runs, monkeypatch, tmp_path):
+    (tmp_path / "in.txt").write_text("the cat\n")
+    with open(tmp_path / "in.txt") as given:
+        monkeypatch.setattr("sys.stdin", given)
+        piped = regard("generate", text_runs / "gpt", "--tokens", "5")
+    assert piped.out == regard("generate", text_runs / "gpt", "the cat", "--tokens", "5").out
+
+
+def test_nothing_to_read_is_said(regard, text_runs, tmp_path):
+    (tmp_path / "none.txt").write_text("")
+    for verb, run in (("classify", "classes"), ("embed", "bert"), ("ask", "t5")):
+        said = regard(verb, text_runs / run, "--input", tmp_path / "none.txt")
+        assert (said.code, said.out, said.err) == (0, "", "regard: nothing to read\n")
+
+
 def test_how_a_run_searches_goes_there_and_back(regard, text_runs, tmp_path):
     shutil.copytree(text_runs / "t5", tmp_path / "t5")
     file = tmp_path / "t5/run.toml"
@@ -201,6 +231,13 @@ def test_other_options_that_cannot_be_are_refused(regard, text_runs, tmp_path):
     refuses(regard("fill", text_runs / "bert", "a [MASK]", "--top", "0"), "--top 0")
     refuses(regard("classify", text_runs / "classes", "a", "--top", "0"), "--top 0")
     refuses(regard("embed", text_runs / "bert", "a", "--out", tmp_path / "v.txt"), ".npy")
+    refuses(regard("ask", text_runs / "gpt", "a"), "does not ask; use regard generate")
+    refuses(regard("train", "gpt", "steps=3"), "did you mean train.steps?")
+    refuses(regard("classify", text_runs / "clases", "a"), "did you mean 'classes'?")
+    refuses(regard("embed", text_runs / "bert", "a", "--out", "nowhere/v.npy"), "no folder nowhere")
+    refuses(regard("import", "/nowhere/at/all", "--to", "x"), "no folder /nowhere/at/all; check the path")
+    refuses(regard("import", text_runs / "gpt", "--to", "x"), "a run folder of regard already")
+    refuses(regard("import", text_runs / "gpt" / "config.json", "--to", "x"), "is a file; give its folder")
     refuses(regard("embed", text_runs / "bert", *"abcdefghijklmnopqrstuvwxyzabcdef"), "over 30 texts", "--out")
     refuses(regard("embed", text_runs / "bert", "a", "--out", tmp_path / "v.npy", "--json"), "--out", "--json")
     refuses(regard("score", text_runs / "gpt", "--beam", "3"), "--beam 3", "translations")

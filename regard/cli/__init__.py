@@ -75,7 +75,7 @@ def main() -> int:
 def _one_line(mistake: Exception) -> str | None:
     """What to tell a user who can do something about it; nothing for a defect of ours."""
     if hasattr(mistake, "format_message"):  # typer's own, for an option it does not know
-        return f"{mistake.format_message().rstrip('.')}; see regard --help"
+        return f"{mistake.format_message().rstrip('.')}; see regard {' '.join([*sys.argv[1:2], '--help'])}"
     if isinstance(mistake, ValueError):
         return str(mistake)
     if isinstance(mistake, RuntimeError) and "allocate memory" in str(mistake):
@@ -83,7 +83,8 @@ def _one_line(mistake: Exception) -> str | None:
     if isinstance(mistake, OSError):
         full = mistake.errno in (errno.ENOSPC, errno.EDQUOT)
         what = (
-            "make room, then go on with --resume: the checkpoint before is whole"
+            "make room"
+            + (", then go on with --resume: the checkpoint before is whole" if "train" in sys.argv[1:2] else "")
             if full
             else "check the path and its permissions"
         )

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -58,17 +59,28 @@ def translate(
 
     regard translate runs/multi30k "A man is riding a bike." --beam 5 --n-best 3
     """
-    translator = open_run(run, "translate", device, precision)
+    _answer(open_run(run, "translate", device, precision), sentences, input_, n_best, json_, seed, beam=beam,
+            length_penalty=length_penalty, tokens=tokens, batch=batch, temperature=temperature, top_k=top_k,
+            top_p=top_p)  # fmt: skip
+
+
+def _answer(translator: Any, sentences: list[str] | None, input_: Path | None, n_best: int, json_: bool, seed: int,
+            **how: Any) -> None:  # fmt: skip
     number = 0
     with read_texts(sentences, input_, "translating") as (chunks, count):
         for read in chunks:
+            _say_unprefixed(translator, read)
             long = [read[row] for row in translator.too_long(read)[:1]]
             chunk = read[: read.index(long[0])] if long else read  # what stands before it is not lost
             answers = translator.translate(
-                chunk, beam=beam, n_best=n_best, length_penalty=length_penalty, tokens=tokens, batch=batch,
-                temperature=temperature, top_k=top_k, top_p=top_p, seed=seed + number, scored=json_, first=number + 1,
+                chunk,
+                n_best=n_best,
+                seed=seed + number,
+                scored=json_,
+                first=number + 1,
                 progress=partial(count, number),
-            )  # fmt: skip
+                **how,
+            )
             for source, answer in zip(chunk, answers, strict=True):
                 number += 1
                 if json_:
@@ -97,12 +109,14 @@ def ask(
 
     regard ask runs/t5-multitask "translate English to German: This is good."
     """
-    translate(run, questions, input_, beam, tokens=tokens, batch=batch, device=device, precision=precision, json_=json_)
+    _answer(
+        open_run(run, "ask", device, precision), questions, input_, 1, json_, 0, beam=beam, tokens=tokens, batch=batch
+    )
 
 
 def generate(
     run: RunFolder,
-    prompt: Annotated[str, typer.Argument(help="How the text begins.", show_default=False)] = "",
+    prompt: Annotated[str | None, typer.Argument(help="How the text begins; none: standard input.", show_default=False)] = None,
     tokens: Tokens = None,
     temperature: Annotated[float, typer.Option(help="Wilder the higher; 0 takes the likeliest token each time.")] = 1.0,
     top_k: TopK = 0,
@@ -118,9 +132,13 @@ def generate(
 
     regard generate runs/shakespeare-gpt "ROMEO:" --tokens 300 --top-p 0.9 --stream
     """
+    from regard.data.files import read_lines
+
     if stream and json_:
         raise ValueError("--stream prints pieces, --json one object; give one of them")
     writer = open_run(run, "generate", device, precision)
+    if prompt is None:
+        prompt = "" if sys.stdin is None or sys.stdin.isatty() else "\n".join(read_lines(Path("-")))
     pieces = writer.stream(
         prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop or ()
     )
@@ -210,6 +228,8 @@ def embed(
         raise ValueError("--out writes vectors, --json prints them; give one of them")
     if out and out.suffix != ".npy":
         raise ValueError(f"--out {out}; vectors are written as numpy's .npy")
+    if out and not out.parent.is_dir():
+        raise ValueError(f"no folder {out.parent}; make it, or choose another --out")
     reader = open_run(run, "embed", device)
     read: list[str] = []
     vectors: list[Any] = []
@@ -254,6 +274,14 @@ def _print_alike(texts: list[str], alike: list[list[float]]) -> None:
     for number, (text, row) in enumerate(zip(texts, alike, strict=True), 1):
         table.add_row(Text(f"{number} {text[:60]}"), *(f"{one:.2f}" for one in row))
     Console(width=None if sys.stdout.isatty() else 80 + 7 * len(texts), highlight=False).print(table)
+
+
+def _say_unprefixed(translator: Any, texts: list[str]) -> None:
+    known = translator.prefixes
+    bare = next((text for text in texts if known and text.strip() and not text.startswith(known)), None)
+    if bare is not None:
+        print(f"regard: {bare[:40]!r} begins with none of the tasks this model has learnt, {', '.join(map(repr, known))}; "
+              f"its answer may mean nothing", file=sys.stderr)  # fmt: skip
 
 
 def _say_cut(reader: Any, texts: list[str]) -> None:

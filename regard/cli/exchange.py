@@ -21,6 +21,12 @@ def import_(
     from regard.interop.hf import fetch, import_run
 
     folder = Path(what)
+    if folder.is_file():
+        raise ValueError(f"{what} is a file; give its folder, with config.json and tokenizer.json beside it")
+    if not folder.is_dir() and (
+        folder.is_absolute() or what.startswith(".") or what.endswith("/") or what.count("/") > 1
+    ):
+        raise ValueError(f"no folder {what}; check the path")
     import_run(folder if folder.is_dir() else fetch(what), to, name=what)
     print(f"saved in {to}")
 

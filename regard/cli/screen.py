@@ -36,7 +36,17 @@ def read_texts(given: list[str] | None, file: Path | None, what: str) -> Iterato
     lines = iter(given) if given else read_lines(file or Path("-"))
     size = 1 if asking else CHUNK
     with counting(what, watched=not asking) as count:
-        yield iter(lambda: list(islice(lines, size)), []), count
+        yield _some(iter(lambda: list(islice(lines, size)), [])), count
+
+
+def _some(chunks: Iterator[list[str]]) -> Iterator[list[str]]:
+    """The same; if there are none, that is said."""
+    first = next(chunks, None)
+    if first is None:
+        print("regard: nothing to read", file=sys.stderr)
+        return
+    yield first
+    yield from chunks
 
 
 @contextmanager

@@ -5,6 +5,7 @@
 - `class` learns from labelled texts.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -24,6 +25,7 @@ LEARNT = 500_000  # pairs or lines; a tokenizer is learnt from at most so many, 
 SAMPLES = 3  # held-out sentences translated at every evaluation
 PROMPT = 40  # characters of held-out text, to be gone on with at every evaluation
 CLASSES = 1000  # the most of a file of one's own; more are probably no classes
+FEW = 20  # classes that are named before training
 TOY_HELD_OUT = 500  # pairs of a toy's valid and test
 
 FITS = {  # task → kinds of data
@@ -156,6 +158,11 @@ def _prefix(name: str, config: DataConfig) -> str:
     return prefix_of(name, _choices(name, config)[0]) if name in SOURCES else f"{name}: "
 
 
+def task_prefixes(config: DataConfig) -> tuple[str, ...]:
+    """What stands before the texts of each set of a run, if it was trained with such."""
+    return tuple(filter(None, (_prefix(name, config) for name in members(config)))) if config.prefixed else ()
+
+
 def _prefixed(pairs: Callable[[], Iterator[Pair]], prefix: str) -> Callable[[], Iterator[Pair]]:
     return (lambda: ((prefix + source, target) for source, target in pairs())) if prefix else pairs
 
@@ -214,7 +221,7 @@ def prepare(
         _learn_tokenizer(config, task, train, progress).save(tokenizer_file)
     tokenizer = Tokenizer.load(tokenizer_file)
     _check_marks(tokenizer, task, tokenizer_file)
-    labels = _classes(config) if task == "class" else ()
+    labels = _classes(config, say) if task == "class" else ()
     held = [encode_split(config, task, split, tokenizer, say, progress, labels) for split in ("train", "valid")]
     samples = [] if FITS[task] == ("text",) else _samples(config, tokenizer)
     return Corpus(
@@ -286,24 +293,29 @@ def encode_split(
     return store
 
 
-def _classes(config: DataConfig) -> tuple[str, ...]:
-    """The names of the classes: those of the named set, or all that training has."""
+def _classes(config: DataConfig, say: Callable[[str], None]) -> tuple[str, ...]:
+    """The names of the classes: those of the named set, or all that training has, which are said with their counts."""
     if config.source in SOURCES:
         return SOURCES[config.source].labels
     train = find_split(config, "train")
-    found: set[str] = set()
-    for _, label in train.pairs():
+    found: Counter[str] = Counter()
+    for number, (text, label) in enumerate(train.pairs(), 1):
         if label.splitlines() != [label] or not label.strip():
-            raise ValueError(f"{train.name} has the class {label!r}; a class is one line of text, name it so")
-        found.add(label)
+            raise ValueError(f"{train.name} has the class {label!r} in its text {number:,}, {text[:40]!r}; a class is one "
+                             f"line of text, name it so")  # fmt: skip
+        found[label] += 1
         if len(found) > CLASSES:
-            raise ValueError(
-                f"{train.name} has over {CLASSES:,} different classes; wanted text, a tab, and one of a few classes on each line"
-            )
-    if len(found) == 1:
+            break
+    if len(found) > CLASSES or (len(found) > FEW and 2 * len(found) > found.total()):
         raise ValueError(
-            f"{train.name} has one class only, {found.pop()!r}; give texts of two or more, to be told apart"
+            f"{train.name} has {len(found):,} different classes in its first {found.total():,} texts; wanted text, a tab, and "
+            f"one of a few classes on each line"
         )
+    if len(found) == 1:
+        raise ValueError(f"{train.name} has one class only, {label!r}; give texts of two or more, to be told apart")
+    if found:
+        shown = [f"{label!r} {n:,}" for label, n in sorted(found.items())[:FEW]]
+        say(f"classes: {', '.join(shown)}{f', and {len(found) - FEW} more' if len(found) > FEW else ''}")
     return tuple(sorted(found))
 
 

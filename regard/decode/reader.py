@@ -60,6 +60,8 @@ class Reader:
     @torch.inference_mode()
     def fill(self, text: str, top: int = 5) -> Filled:
         """Guess each word hidden behind [MASK], from all the others."""
+        if not isinstance(text, str):
+            raise ValueError("one text is wanted, not a list; call fill for each")
         marks = self.tokenizer.marks
         if marks.mask is None:
             raise ValueError("this model's tokenizer has no mask token; it was not trained to guess hidden words")

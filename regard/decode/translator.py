@@ -11,6 +11,7 @@ import torch
 
 from regard.config import Run
 from regard.data.batch import pad
+from regard.data.corpus import task_prefixes
 from regard.data.tokenizer import Tokenizer
 from regard.decode import search
 from regard.decode.search import Hypothesis
@@ -52,6 +53,11 @@ class Translator:
     model: Any
     tokenizer: Tokenizer
     run: Run
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """What names the tasks this model was trained on, if it was trained on several."""
+        return task_prefixes(self.run.data)
 
     def translate(
         self,

@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 INDEX = "model.safetensors.index.json"
+POINTER = b"version https://git-lfs"
 GENERATION = "generation_config.json"  # how it is to answer
 
 
@@ -70,6 +71,8 @@ def read_model(folder: Path) -> Imported:
     """The same, with what else the checkpoint says of itself."""
     said = read_config(folder)
     kind = said.get("model_type")
+    if str(kind).startswith("regard-"):
+        raise ValueError("it is a run folder of regard already; use it as it is")
     if not isinstance(kind, str) or kind not in THEIRS:
         raise ValueError(
             f"config.json has model_type = {kind!r}{nearest(str(kind), THEIRS)}; regard reads {', '.join(THEIRS)}"
@@ -177,6 +180,11 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         except FileNotFoundError:
             raise ValueError(f"there is no {file.name}, which {INDEX} names; download it") from None
         except (SafetensorError, OSError) as error:
+            with open(file, "rb") as content:
+                if content.read(len(POINTER)) == POINTER:
+                    raise ValueError(
+                        f"{file.name} is a pointer of Git LFS, not the weights; run `git lfs pull` there"
+                    ) from None
             raise ValueError(f"{file.name} is damaged ({error}); download it again") from None
     old = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # BERT's first names for them
     for name in list(weights):

@@ -95,8 +95,9 @@ def read_config(folder: Path) -> tuple[str, Any]:
     try:
         described: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
+        beside = [one.parent.name for one in folder.parent.glob("*/run.toml")]
         raise ValueError(
-            f"{file.parent} is not a run folder: it has no config.json; `regard train` makes one"
+            f"{folder} is not a run folder: it has no config.json{nearest(folder.name, beside)}; `regard train` makes one"
         ) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is damaged ({error}); train again, or restore the file") from None

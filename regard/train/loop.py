@@ -42,6 +42,8 @@ from regard.version import VERSION
 
 __all__ = ["Done", "Interrupted", "fit"]
 
+WORSE = 0.02  # share by which the end may be worse than the best before a word is said
+
 
 class Done(NamedTuple):
     """How a training ended."""
@@ -259,6 +261,7 @@ def _loop(work: _Work, log: "_Log | None") -> None:
                     say(f"step {step:,}: held-out loss {held_out:.4f}, perplexity {perplexity:.2f}")
                     _show_samples(work)
                 state["worse"] = 0 if held_out < state["best"] else state["worse"] + 1
+                state["best_step"] = step if held_out < state["best"] else state.get("best_step", step)
                 state["best"] = min(held_out, state["best"])
             asked = asked if team.size > 1 else bool(stop)  # alone, one need not have told the others
             saving = step % t.save_every == 0 or step == t.steps or bool(asked) or _enough(state, t.patience)
@@ -277,6 +280,12 @@ def _finish(work: _Work, log: "_Log", command: str) -> Done:
     """Average, score, write the card."""
     run, steps = work.run, work.state["step"]
     held_out = _settle(work)
+    best = work.state["best"]
+    if held_out > best * (1 + WORSE):
+        work.say(
+            f"the held-out loss was lowest, {best:.4f}, at step {work.state.get('best_step', steps):,}, and rose after it: give "
+            f"more data, or stop there with train.patience=2, or train.steps"
+        )
     work.say("scoring held-out data")
     scores = score_split(_answering(work), "valid", 1000 if run.task == "translate" else None)
     minutes = work.state["seconds"] / 60

@@ -419,6 +419,8 @@ def test_a_file_that_is_cut_off_or_missing_is_named(gpt2):
     for content in (whole[:-100], whole[:20], b""):
         file.write_bytes(content)
         refused(gpt2, r"model\.safetensors is damaged \(.*download it again$")
+    file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n")
+    refused(gpt2, r"model\.safetensors is a pointer of Git LFS, .*run `git lfs pull` there$")
     (gpt2 / "config.json").write_text("{")
     refused(gpt2, r"config\.json is damaged \(.*download it again$")
     (gpt2 / "config.json").write_text("[]")

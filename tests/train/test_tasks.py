@@ -1,15 +1,18 @@
 """Every task trains, scores, resumes to the same bits, begins from another run, and its loss is the textbook's."""
 
 import gzip
+import io
 import itertools
 import json
 import math
+import re
 import shutil
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from safetensors.torch import load_file
 
 import regard
@@ -223,6 +226,33 @@ def test_a_head_without_training_is_not_scored(tmp_path):
         score_split(regard.load(tmp_path / "run"), "valid")
 
 
+def test_a_file_in_which_each_text_has_its_own_class_is_refused(tmp_path):
+    (tmp_path / "ids.tsv").write_text("".join(f"{n}\ta film {n}\tfor\n" for n in range(60)))
+    data = {
+        **vars(a_run("class", tmp_path).data),
+        "train": str(tmp_path / "ids.tsv"),
+        "valid": str(tmp_path / "ids.tsv"),
+    }
+    with pytest.raises(
+        ValueError, match="has 60 different classes in its first 60 texts; wanted text, a tab, and one of a few"
+    ):
+        loop.fit(a_run("class", tmp_path, data=data), tmp_path / "run")
+
+
+def test_classes_are_counted_and_a_training_gone_too_far_is_told(tmp_path):
+    write(tmp_path)
+    heard = io.StringIO()
+    train = {**vars(a_run("class", tmp_path).train), "steps": 30, "eval_every": 1, "save_every": 30}
+    rows = (tmp_path / "train.tsv").read_text().splitlines()
+    other = {"for": "against", "against": "for"}  # the better it learns, the worse it fares
+    (tmp_path / "valid.tsv").write_text("".join(f"{(t := row.split(chr(9)))[0]}\t{other[t[1]]}\n" for row in rows))
+    loop.fit(a_run("class", tmp_path, train=train), tmp_path / "run", console=Console(file=heard, width=400))
+    assert "classes: 'against' 80, 'for' 80" in heard.getvalue()
+    assert re.search(
+        r"the held-out loss was lowest, 0\.\d+, at step \d+, and rose after it: give more data", heard.getvalue()
+    )
+
+
 def test_a_class_that_ends_in_a_line_end_is_refused(tmp_path):
     rows = [{"source": "a b", "target": label} for label in ("for\n", "against")] * 5
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -231,7 +261,7 @@ def test_a_class_that_ends_in_a_line_end_is_refused(tmp_path):
         "train": str(tmp_path / "rows.jsonl"),
         "valid": str(tmp_path / "rows.jsonl"),
     }
-    with pytest.raises(ValueError, match=r"the class 'for\\n'; a class is one line"):
+    with pytest.raises(ValueError, match=r"the class 'for\\n' in its text 1, 'a b'; a class is one line"):
         loop.fit(a_run("class", tmp_path, data=data), tmp_path / "run")
 
 
