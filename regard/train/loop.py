@@ -175,7 +175,8 @@ def _begin(run: Run, folder: Path, fresh: bool, console: Console, team: Team) ->
 def _try(task: Task, run: Run, corpus: Corpus) -> None:
     """Take the first batches: what is wrong with the data is said before anything is thrown away, or hours are spent."""
     next(task.batches(run, corpus, Place()))
-    next(task.held_out(run, corpus, corpus.valid))
+    if next(task.held_out(run, corpus, corpus.valid), None) is None:
+        raise ValueError("the held-out data has nothing to predict; give more of it")
 
 
 def _sized(run: Run, corpus: Corpus) -> Run:
