@@ -103,6 +103,7 @@ class TrainConfig:
     steps: int = 10_000
     tokens: int = 4096  # the most tokens of a batch on its longer side, padding counted
     accumulate: int = 1  # batches for one step
+    optimizer: Literal["adam", "adafactor"] = "adam"  # of the latter lr is a share of the weights' own size, some 0.03
     lr: float = 1e-3  # the peak, reached after warm-up
     warmup: int = 1000  # steps
     schedule: Literal["inverse", "cosine"] = "inverse"  # after it: 1/√step, or half a cosine down to a tenth

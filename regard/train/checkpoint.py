@@ -28,6 +28,7 @@ from regard.models import fill, tensors
 
 __all__ = ["average", "models_saved", "newest", "prune", "restore", "save"]
 
+MOMENTS = ("step", "exp_avg", "exp_avg_sq", "row_var", "col_var", "variance")  # of Adam, and of Adafactor
 RESUMABLE = 2  # so many newest checkpoints keep their optimizer state, twice as large as the model
 
 
@@ -122,9 +123,9 @@ def restore(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
         if f"random/{device}" in memory:
             put(memory[f"random/{device}"])
     for name, p in model.named_parameters():
-        if f"{name}/step" in memory:  # a head that this task does not train has no moments
-            keys = ("step", "exp_avg", "exp_avg_sq")
-            optimizer.state[p] = {key: memory[f"{name}/{key}"].to(p.device) for key in keys}
+        held = {key: memory[f"{name}/{key}"].to(p.device) for key in MOMENTS if f"{name}/{key}" in memory}
+        if held:  # a head that this task does not train has no moments
+            optimizer.state[p] = held
 
 
 def average(files: list[Path]) -> dict[str, Tensor]:
@@ -137,7 +138,7 @@ def average(files: list[Path]) -> dict[str, Tensor]:
 
 
 def _memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Adam's moments by parameter name, and the random state that dropout draws from."""
+    """The optimizer's moments by parameter name, and the random state that dropout draws from."""
     moments = {f"{name}/{key}": value.contiguous()
                for name, p in model.named_parameters() for key, value in optimizer.state[p].items()}  # fmt: skip
     return {**moments, **{f"random/{device}": get() for device, (get, _) in _random().items()}}

@@ -35,7 +35,7 @@ from regard.models import FAMILIES, begun, describe, fill, read_config
 from regard.train import checkpoint, memory
 from regard.train.card import card
 from regard.train.metrics import Score, evaluate, score_split
-from regard.train.optim import adam, rate
+from regard.train.optim import make_optimizer, rate
 from regard.train.parallel import Team, joined
 from regard.train.tasks import TASKS, Task
 from regard.version import VERSION
@@ -118,7 +118,7 @@ class _Work:
     device: torch.device
     corpus: Corpus
     model: Any
-    optimizer: torch.optim.Adam
+    optimizer: torch.optim.Optimizer
     state: dict[str, Any]  # what a checkpoint remembers beside weights and moments
     team: Team
 
@@ -169,7 +169,7 @@ def _begin(run: Run, folder: Path, fresh: bool, console: Console, team: Team) ->
     machine += f", {team.size} processes" if team.size > 1 else ""
     state = {"step": 0, "place": Place(), "best": math.inf, "worse": 0, "seconds": 0.0,
              "data": corpus.train.digest, "machine": machine}  # fmt: skip
-    return _Work(run, task, folder, console, say, device, corpus, model, adam(model, run.train.decay), state, team)
+    return _Work(run, task, folder, console, say, device, corpus, model, make_optimizer(model, run.train), state, team)
 
 
 def _try(task: Task, run: Run, corpus: Corpus) -> None:

@@ -1,15 +1,21 @@
 """Optimizer and schedules: section 5.3 of https://arxiv.org/abs/1706.03762, and a cosine for those who know their last step."""
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
 
 from regard.config import TrainConfig
 
-__all__ = ["adam", "cosine", "inverse_square_root", "rate"]
+__all__ = ["adafactor", "adam", "cosine", "inverse_square_root", "make_optimizer", "rate"]
 
 FLOOR = 0.1  # of the peak, where a cosine ends
+
+
+def make_optimizer(model: nn.Module, how: TrainConfig) -> torch.optim.Optimizer:
+    """The one a run asks for."""
+    return {"adam": adam, "adafactor": adafactor}[how.optimizer](model, how.decay)
 
 
 def adam(model: nn.Module, decay: float = 0.0) -> torch.optim.Adam:
@@ -18,10 +24,22 @@ def adam(model: nn.Module, decay: float = 0.0) -> torch.optim.Adam:
     `decay` draws matrices and tables towards zero, times the rate, beside the gradient (https://arxiv.org/abs/1711.05101);
     biases and norms are left alone.
     """
+    return torch.optim.AdamW(_groups(model, decay), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+
+
+def adafactor(model: nn.Module, decay: float = 0.0) -> torch.optim.Adafactor:
+    """Adafactor (https://arxiv.org/abs/1804.04235), with which T5 was trained: each step is a share of the weights' own size.
+
+    A T5 has embeddings fifty times as large as its queries; steps of one size for both leave the one still or throw the other
+    about.
+    """
+    return torch.optim.Adafactor(_groups(model, decay), lr=0.0)
+
+
+def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     wide = [p for p in model.parameters() if p.ndim > 1]
     narrow = [p for p in model.parameters() if p.ndim < 2]
-    groups = [{"params": wide, "weight_decay": decay}, {"params": narrow, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    return [{"params": wide, "weight_decay": decay}, {"params": narrow, "weight_decay": 0.0}]
 
 
 def rate(step: int, how: TrainConfig) -> float:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.train.optim import adam, inverse_square_root
+from regard.train.optim import adafactor, adam, inverse_square_root
 
 WARMUPS = [1, 2, 100, 4000]
 
@@ -42,6 +42,36 @@ def test_the_papers_formula_is_one_choice_of_the_peak(width, warmup):
         if step:
             paper = width**-0.5 * min(step**-0.5, step * warmup**-1.5)
             assert inverse_square_root(step, peak, warmup) == pytest.approx(paper, rel=1e-12)
+
+
+def test_adafactor_is_the_papers_algorithm():
+    """Algorithm 4 for a matrix and algorithm 5 for a vector, with relative steps, by hand."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2).double()
+    held = [p.detach().clone() for p in model.parameters()]
+    means: list[list[torch.Tensor]] = [[torch.zeros(2, 1), torch.zeros(1, 3)], [torch.zeros(2)]]
+    steps = adafactor(model)
+    for step in range(1, 5):
+        for group in steps.param_groups:
+            group["lr"] = 0.03 * step
+        loss = (model(torch.tensor([[1.0, -2.0, 0.5]], dtype=torch.float64)) ** 3).sum()
+        model.zero_grad()
+        loss.backward()
+        steps.step()
+        kept = 1 - step**-0.8
+        for weight, mean, p in zip(held, means, model.parameters(), strict=True):
+            square = p.grad**2
+            if weight.ndim == 2:
+                mean[0] = kept * mean[0] + (1 - kept) * square.mean(1, keepdim=True)
+                mean[1] = kept * mean[1] + (1 - kept) * square.mean(0, keepdim=True)
+                spread = mean[0] * mean[1] / mean[0].mean()
+            else:
+                mean[0] = spread = kept * mean[0] + (1 - kept) * square
+            update = p.grad / spread.sqrt()
+            update = update / max(1.0, float(update.norm() / update.numel() ** 0.5))
+            size = max(1e-3, float(weight.norm() / weight.numel() ** 0.5))
+            weight -= min(0.03 * step, step**-0.5) * size * update
+            torch.testing.assert_close(p.detach(), weight, rtol=1e-6, atol=1e-9)
 
 
 def quadratic(model: nn.Module) -> torch.Tensor:
