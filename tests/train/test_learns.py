@@ -116,6 +116,27 @@ def test_a_small_gpt_learns_shakespeare_as_well_as_nanogpt(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("REGARD_DATA" not in os.environ, reason="set REGARD_DATA to a folder that holds tinyshakespeare/")
+def test_a_larger_gpt_learns_it_better(tmp_path):
+    """About half an hour on two cores."""
+    regard("train", "shakespeare-gpt", cwd=tmp_path)
+    losses = [math.log(learnt("runs/shakespeare-gpt", split, "perplexity", tmp_path)) for split in ("valid", "test")]
+    assert sum(losses) / 2 <= 1.55  # the two are of one length
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("REGARD_DATA" not in os.environ, reason="set REGARD_DATA to a folder that holds wikitext-2/")
+def test_a_bert_guesses_hidden_words_better_than_one_who_counts(tmp_path):
+    """The recipe's first quarter is enough for that."""
+    regard("train", "wikitext-bert", "train.steps=1200", cwd=tmp_path)
+    scores = json.loads(regard("score", "runs/wikitext-bert", "--on", "test", "--json", cwd=tmp_path))
+    found = {score["name"]: score for score in scores}
+    for counter in ("… by counting tokens", "… by the token before"):
+        assert found["masked-token accuracy"]["value"] > found[counter]["value"]
+        assert found["perplexity"]["value"] < float(found[counter]["signature"].rpartition(" ")[2])
+
+
+@pytest.mark.slow
 @pytest.mark.skipif("REGARD_DATA" not in os.environ, reason="set REGARD_DATA to a folder that holds sst2/")
 def test_a_classifier_of_film_reviews_begins_from_minilm(tmp_path, minilm):
     regard("import", str(minilm), "--to", "runs/minilm", cwd=tmp_path)
