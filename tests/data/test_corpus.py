@@ -407,7 +407,8 @@ def test_own_labelled_files_have_the_classes_of_training_sorted(reviews, tmp_pat
     pool = found.valid.read([0])
     assert pool.tokens[pool.starts + pool.sources].tolist() == [1, 0, 2, 1]
     assert pool.sources.max() == 10
-    assert said[0] == f"{reviews.train}: 4 texts; 1 empty ones left out; 1 cut to 10 tokens"
+    assert said[0] == "classes: 'bad' 2, 'good' 2, 'middling' 1"
+    assert said[1] == f"{reviews.train}: 4 texts; 1 empty ones left out; 1 cut to 10 tokens"
 
 
 def test_own_labelled_files_may_be_jsonl(reviews, tmp_path):
@@ -431,7 +432,7 @@ def test_the_tokenizer_of_a_classifier_is_learnt_from_the_texts_alone(reviews, t
 
 @pytest.mark.parametrize(("train", "message"), [
     ("a\tx\nb\tx\n", "train.tsv has one class only, 'x'; give texts of two or more"),
-    ("".join(f"a\tclass {n}\n" for n in range(1001)), "train.tsv has over 1,000 different classes"),
+    ("".join(f"a\tclass {n}\n" for n in range(1001)), "train.tsv has 1,001 different classes in its first 1,001 texts"),
     ("", "train.tsv is empty; give a file with text and class on each line"),
     ("a\tgood\nb\tbad\n", "valid.tsv, example 3 .* has class 'middling', a label never seen in training; known are bad, good"),
 ])  # fmt: skip
@@ -442,7 +443,7 @@ def test_classes_that_cannot_be_learnt_are_refused(reviews, tmp_path, train, mes
 
 
 def test_a_thousand_classes_are_allowed(reviews, tmp_path):
-    Path(reviews.train).write_text("".join(f"a\t{n}\n" for n in range(1000)))
+    Path(reviews.train).write_text("".join(f"a\t{n}\n" for n in range(1000)) * 2)
     Path(reviews.valid).write_text("a\t7\n")
     assert len(ready(reviews, tmp_path, "class")[0].labels) == 1000
 
