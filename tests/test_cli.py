@@ -5,6 +5,7 @@ import os
 import resource
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -481,3 +482,17 @@ def test_a_full_disk_is_one_line_and_the_checkpoint_before_is_whole(regard, smal
     said = regard("train", "reverse", "--out", folder, "--resume", *SMALL, "train.steps=15")
     assert said.code == 0
     assert "resumed at step 10" in said.err
+
+
+def test_ctrl_c_while_a_library_is_imported_is_an_interruption(regard, monkeypatch):
+    def broken(name):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("cannot load module more than once per process") from None
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("regard.models.sized", broken)
+    said = regard("cost", "transformer-base")
+    assert (said.code, said.out, said.err) == (130, "", "regard: interrupted\n")
+    assert signal.getsignal(signal.SIGINT) is before

@@ -6,10 +6,11 @@ torch is imported inside the verbs, so that help does not wait for it.
 
 import errno
 import os
+import signal
 import sys
 import threading
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -52,6 +53,8 @@ def main() -> int:
     )
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale says, translations are not Latin-1
+    asked: list[int] = []  # to stop
+    before = _heed(asked)
     try:
         code = int(app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0)
         sys.stdout.flush()  # here, where a reader that went away is known
@@ -65,11 +68,30 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader, such as `head`, has seen enough
         return 0
     except Exception as mistake:
+        if asked:  # a library that was being imported may turn Ctrl-C into an error of its own
+            print("regard: interrupted", file=sys.stderr)
+            return 130
         line = _one_line(mistake)
         if line is None or os.environ.get("REGARD_DEBUG"):
             raise
         print(f"regard: {line}", file=sys.stderr)
         return 2
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def _heed(asked: list[int]) -> Any:
+    """Remember that Ctrl-C was pressed; → the handler before, or nothing outside the main thread."""
+
+    def stop(number: int, frame: Any) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt
+
+    try:
+        return signal.signal(signal.SIGINT, stop)
+    except ValueError:
+        return None
 
 
 def _one_line(mistake: Exception) -> str | None:
