@@ -28,7 +28,7 @@ from torch.utils.tensorboard.writer import SummaryWriter
 
 from regard.config import Run, to_toml
 from regard.data.batch import Place
-from regard.data.corpus import Corpus, prepare
+from regard.data.corpus import Corpus, members, prepare
 from regard.data.files import alone, write_atomic
 from regard.decode.folder import answering, pick_device
 from regard.models import FAMILIES, begun, describe, fill, read_config
@@ -158,6 +158,9 @@ def _begin(run: Run, folder: Path, fresh: bool, console: Console, team: Team) ->
     if run.init and not (going_on and any((folder / "checkpoints").glob("step-*"))):
         fill(model, Path(run.init) / "model.safetensors", fresh="classes.")  # before anything is thrown away
         say(f"begins with the weights of {run.init}")
+    if len(members(run.data)) > 1 and run.train.accumulate * team.size < 4:
+        say("a batch holds texts of one length, and so often of one set: a step of several learns better, such as with "
+            "train.tokens=1024 train.accumulate=4")  # fmt: skip
     if not going_on:
         _try(task, run, corpus)
         _clear(folder)
