@@ -30,8 +30,8 @@ def adam(model: nn.Module, decay: float = 0.0) -> torch.optim.Adam:
 def adafactor(model: nn.Module, decay: float = 0.0) -> torch.optim.Adafactor:
     """Adafactor (https://arxiv.org/abs/1804.04235), with which T5 was trained: each step is a share of the weights' own size.
 
-    A T5 has embeddings fifty times as large as its queries; steps of one size for both leave the one still or throw the other
-    about.
+    A small T5 starts with embeddings some sixty times as large as its query weights: steps of one size for both leave the one
+    still or throw the other about.
     """
     return torch.optim.Adafactor(_groups(model, decay), lr=0.0)
 
