@@ -137,6 +137,16 @@ def test_a_bert_guesses_hidden_words_better_than_one_who_counts(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("REGARD_DATA" not in os.environ, reason="set REGARD_DATA to a folder that holds multi30k/, …")
+def test_one_t5_learns_three_tasks(tmp_path):
+    """About half an hour on two cores; the floors are what the same model reached on each task alone, less two points."""
+    regard("train", "t5-multitask", cwd=tmp_path)
+    assert learnt("runs/t5-multitask", "valid", "multi30k: BLEU", tmp_path) >= 34.9 - 2
+    assert learnt("runs/t5-multitask", "valid", "sst2: accuracy", tmp_path) >= 76.1 - 2
+    assert learnt("runs/t5-multitask", "valid", "agnews-small: accuracy", tmp_path) >= 63.3 - 2
+
+
+@pytest.mark.slow
 @pytest.mark.skipif("REGARD_DATA" not in os.environ, reason="set REGARD_DATA to a folder that holds sst2/")
 def test_a_classifier_of_film_reviews_begins_from_minilm(tmp_path, minilm):
     regard("import", str(minilm), "--to", "runs/minilm", cwd=tmp_path)
