@@ -1,9 +1,12 @@
-"""Dropout with one random byte an element: on a CPU, drawing the numbers is what dropout costs."""
+"""Dropout with one random byte an element: on a CPU, drawing the numbers is what dropout costs; and of whole branches.
+
+Shapes: B batch.
+"""
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Dropout"]
+__all__ = ["DropPath", "Dropout", "rising"]
 
 
 class Dropout(nn.Module):
@@ -38,3 +41,30 @@ class Dropout(nn.Module):
     def extra_repr(self) -> str:
         """Shown by `print(model)`."""
         return f"rate={self.cut / 256:.3f}"
+
+
+class DropPath(nn.Module):
+    """Stochastic depth, https://arxiv.org/abs/1603.09382: while training, leave a branch out for a share of the examples.
+
+    What a branch adds to the others is scaled so that the mean stays.
+    """
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate = rate
+
+    def onto(self, x: Tensor, change: Tensor) -> Tensor:
+        """The change, added to the x (B, ...) of those examples that keep it."""
+        if not self.training or not self.rate:
+            return x + change
+        keep = torch.empty(len(x), *(1 for _ in x.shape[1:]), device=x.device).bernoulli_(1 - self.rate)
+        return torch.addcmul(x, change, keep.div_(1 - self.rate))
+
+    def extra_repr(self) -> str:
+        """Shown by `print(model)`."""
+        return f"rate={self.rate:.3f}"
+
+
+def rising(rate: float, depth: int) -> list[float]:
+    """A rate for each of so many blocks: nothing at the first, rising in a line to `rate` at the last."""
+    return [rate * i / max(1, depth - 1) for i in range(depth)]

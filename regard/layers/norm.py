@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.layers.dropout import Dropout
+from regard.layers.dropout import Dropout, DropPath
 
 __all__ = ["Around", "Norm", "NormFirst", "NormLast"]
 
@@ -38,9 +38,9 @@ class NormFirst(nn.Module):
     Nothing has normed the sum when the last block is left, so a stack of these ends in one more norm.
     """
 
-    def __init__(self, dim: int, dropout: float, norm: Norm = nn.LayerNorm):
+    def __init__(self, dim: int, dropout: float | DropPath, norm: Norm = nn.LayerNorm):
         super().__init__()
-        self.norm, self.dropout = norm(dim), Dropout(dropout)
+        self.norm, self.dropout = norm(dim), Dropout(dropout) if isinstance(dropout, float | int) else dropout
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
@@ -64,9 +64,9 @@ class NormLast(nn.Module):
        └────────────────┘
     """
 
-    def __init__(self, dim: int, dropout: float, norm: Norm = nn.LayerNorm):
+    def __init__(self, dim: int, dropout: float | DropPath, norm: Norm = nn.LayerNorm):
         super().__init__()
-        self.norm, self.dropout = norm(dim), Dropout(dropout)
+        self.norm, self.dropout = norm(dim), Dropout(dropout) if isinstance(dropout, float | int) else dropout
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""

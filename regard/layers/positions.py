@@ -6,9 +6,10 @@ Shapes: T tokens, D width.
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Learned", "Sinusoid", "sinusoid"]
+__all__ = ["Learned", "LearnedGrid", "Sinusoid", "sinusoid"]
 
 
 def sinusoid(length: int, dim: int) -> Tensor:
@@ -52,3 +53,25 @@ class Learned(nn.Module):
                 f"split the text, or train with model.longest={stop}"
             )
         return self.table[start:stop]
+
+
+class LearnedGrid(nn.Module):
+    """One trained vector for each place of a square grid, and one for each token that stands before the grid.
+
+    A grid of another size gets the trained one stretched, as in section 3.2 of https://arxiv.org/abs/2010.11929.
+    """
+
+    def __init__(self, dim: int, side: int, before: int = 0):
+        super().__init__()
+        self.side, self.before = side, before
+        self.table = nn.Parameter(torch.empty(before + side * side, dim))
+        nn.init.trunc_normal_(self.table, std=0.02)
+
+    def forward(self, rows: int, columns: int) -> Tensor:
+        """A row for each token, those before the grid first: (before + rows · columns, D)."""
+        if (rows, columns) == (self.side, self.side):
+            return self.table
+        first, grid = self.table.split((self.before, self.side**2))
+        grid = grid.T.view(1, -1, self.side, self.side)  # (1, D, side, side)
+        grid = F.interpolate(grid, (rows, columns), mode="bicubic")
+        return torch.cat((first, grid[0].flatten(1).T))

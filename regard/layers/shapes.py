@@ -1,11 +1,24 @@
 """Named reshapes, so that no model file holds a `view(...).transpose(...)` chain.
 
-Shapes: B batch, T tokens, W beams, P parts, D width, H heads, E = D / H width of one head.
+Shapes: B batch, T tokens, W beams, P parts or the side of a patch, D width, H heads, E = D / H width of one head; of pictures
+C channels, Y X rows and columns of a grid, N windows of a picture, M side of a window.
 """
 
 from torch import Tensor
 
-__all__ = ["join_heads", "join_rows", "split_heads", "split_rows", "stack_rows"]
+__all__ = [
+    "from_patches",
+    "from_windows",
+    "join_heads",
+    "join_rows",
+    "split_heads",
+    "split_rows",
+    "stack_rows",
+    "to_grid",
+    "to_patches",
+    "to_tokens",
+    "to_windows",
+]
 
 
 def split_heads(x: Tensor, heads: int, parts: int = 1) -> list[Tensor]:
@@ -35,3 +48,38 @@ def join_rows(x: Tensor) -> Tensor:
     """`join_heads` for one token of each beam: (B, H, W, E) → (B · W, D)."""
     _, heads, beams, width = x.shape
     return (x if beams == 1 else x.transpose(1, 2)).reshape(-1, heads * width)  # one call less, as above
+
+
+def to_patches(x: Tensor, patch: int) -> Tensor:
+    """Cut a picture into squares, row by row, each a vector: (B, C, Y · P, X · P) → (B, Y · X, C · P · P)."""
+    x = x.unflatten(3, (-1, patch)).unflatten(2, (-1, patch))  # (B, C, Y, P, X, P)
+    return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+def from_patches(x: Tensor, patch: int, rows: int) -> Tensor:
+    """Put the squares together again, in so many rows of them: (B, Y · X, C · P · P) → (B, C, Y · P, X · P)."""
+    x = x.unflatten(2, (-1, patch, patch)).unflatten(1, (rows, -1))  # (B, Y, X, C, P, P)
+    return x.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
+
+
+def to_tokens(x: Tensor) -> Tensor:
+    """A grid of vectors as a row of them: (B, D, Y, X) → (B, Y · X, D)."""
+    return x.flatten(2).transpose(1, 2)
+
+
+def to_grid(x: Tensor, rows: int) -> Tensor:
+    """A row of vectors as a grid with so many rows: (B, Y · X, D) → (B, D, Y, X)."""
+    return x.transpose(1, 2).unflatten(2, (rows, -1))
+
+
+def to_windows(x: Tensor, window: int) -> Tensor:
+    """Cut a grid that windows tile into them, row by row: (B, Y, X, D) → (B · N, M · M, D)."""
+    x = x.unflatten(2, (-1, window)).unflatten(1, (-1, window))  # (B, Y / M, M, X / M, M, D)
+    return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
+
+
+def from_windows(x: Tensor, rows: int, columns: int) -> Tensor:
+    """Put windows together again to a grid of so many rows and columns: (B · N, M · M, D) → (B, Y, X, D)."""
+    window = round(x.shape[1] ** 0.5)
+    x = x.unflatten(1, (window, window)).unflatten(0, (-1, rows // window, columns // window))
+    return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from regard.layers.attention import Attention
-
 __all__ = ["watch"]
 
 
@@ -22,7 +20,7 @@ def watch(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     beam looking at its own.  The explicit path runs meanwhile; its numbers are tested equal to the fused one.
     """
     seen: dict[str, list[Tensor]] = {}
-    watched = [(name, part) for name, part in model.named_modules() if isinstance(part, Attention)]
+    watched = [(name, part) for name, part in model.named_modules() if hasattr(part, "tap")]
     before = [part.tap for _, part in watched]  # a watch inside a watch gives back what it took
     for name, part in watched:
         seen[name] = []

@@ -1,0 +1,127 @@
+"""ViT: a Transformer on patches.  The picture is cut into squares, and each is read as a word.
+
+Dosovitskiy et al. 2021, https://arxiv.org/abs/2010.11929
+
+              classes
+                 │ head
+       ┌─────────┴─────────┐   of the class token, or of the mean of all patches
+       │ mlp               │
+       │ attention         │ × depth, norm first
+       └─────────┬─────────┘
+    class token, patches + places
+                 │ one linear layer
+       ┌──┬──┬──┐
+       ├──┼──┼──┤ squares of P × P pixels
+       └──┴──┴──┘
+
+Shapes: B batch, C channels, P side of a patch, Y X rows and columns of patches, T = 1 + Y · X tokens, D width.
+"""
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from regard.config import STRICT, at_least, shares, splits
+from regard.layers.attention import Attention
+from regard.layers.block import EncoderBlock
+from regard.layers.dropout import Dropout, DropPath, rising
+from regard.layers.linear import Linear
+from regard.layers.mlp import MLP, gelu
+from regard.layers.norm import NormFirst
+from regard.layers.positions import LearnedGrid
+from regard.layers.shapes import to_patches
+
+__all__ = ["SIZES", "ViT", "ViTConfig"]
+
+EPS = 1e-12  # of all its norms; the weights that are about were trained with it
+
+
+@dataclass(frozen=True, config=STRICT)
+class ViTConfig:
+    """The defaults are ViT-Base with patches of 16 pixels, Table 1 of the paper."""
+
+    image: int = 224  # side of the square picture, in pixels
+    patch: int = 16  # side of one patch, in pixels
+    channels: int = 3
+    dim: int = 768
+    depth: int = 12
+    heads: int = 12
+    widen: int = 4  # the mlp is this many times as wide
+    classes: int = 1000
+    pool: Literal["token", "mean"] = "token"  # what the classes are read from: a token of their own, or all patches
+    dropout: float = 0.0  # on the embeddings, and in front of the classes
+    drop_path: float = 0.0  # share of examples for which the last block's branches are left out; less for those before
+
+    def __post_init__(self) -> None:
+        at_least(1, image=self.image, patch=self.patch, channels=self.channels, dim=self.dim, depth=self.depth,
+                 heads=self.heads, widen=self.widen, classes=self.classes)  # fmt: skip
+        splits(self.dim, self.heads)
+        shares(dropout=self.dropout, drop_path=self.drop_path)
+        if self.image % self.patch:
+            raise ValueError(tiles(self.image, self.patch))
+
+
+def tiles(image: int, patch: int) -> str:
+    """Why squares of `patch` pixels do not tile a picture, and which sizes they would."""
+    below = image // patch * patch
+    sizes = f"{below} or {below + patch}" if below else str(patch)
+    return f"patch {patch} does not tile a picture of {image} pixels; use a side of {sizes}, or another patch"
+
+
+SIZES = {  # base to huge: Table 1; tiny and small: Table 1 of https://arxiv.org/abs/2012.12877
+    "tiny": ViTConfig(dim=192, heads=3),
+    "small": ViTConfig(dim=384, heads=6),
+    "base": ViTConfig(),
+    "large": ViTConfig(dim=1024, depth=24, heads=16),
+    "huge": ViTConfig(patch=14, dim=1280, depth=32, heads=16),
+}
+
+
+class ViT(nn.Module):
+    """`forward` returns the logits of the classes, `encode` a vector for each token."""
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.config = c = config
+        self.embed = Linear(c.channels * c.patch**2, c.dim)
+        self.token = nn.Parameter(torch.zeros(1, 1, c.dim)) if c.pool == "token" else None
+        self.positions = LearnedGrid(c.dim, c.image // c.patch, before=int(c.pool == "token"))
+        self.dropout = Dropout(c.dropout)
+        self.blocks: Any = nn.ModuleList(
+            EncoderBlock(Attention(c.dim, c.heads), MLP(c.dim, c.widen * c.dim, gelu),
+                         partial(NormFirst, c.dim, DropPath(rate), partial(nn.LayerNorm, eps=EPS)))
+            for rate in rising(c.drop_path, c.depth)
+        )  # fmt: skip
+        self.end = nn.LayerNorm(c.dim, eps=EPS)
+        self.classes = Linear(c.dim, c.classes)
+        if self.token is not None:
+            nn.init.trunc_normal_(self.token, std=0.02)
+        for part in self.modules():
+            if isinstance(part, nn.Linear):
+                nn.init.trunc_normal_(part.weight, std=0.02)
+                nn.init.zeros_(part.bias)
+        nn.init.trunc_normal_(self.embed.weight, std=(c.channels * c.patch**2) ** -0.5)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """A vector for each token, the class token's first if there is one: (B, C, Y · P, X · P) → (B, T, D)."""
+        for side in x.shape[2:]:
+            if side % self.config.patch:
+                raise ValueError(tiles(side, self.config.patch))
+        rows, columns = (side // self.config.patch for side in x.shape[2:])
+        x = self.embed(to_patches(x, self.config.patch))  # (B, Y · X, D)
+        if self.token is not None:
+            x = torch.cat((self.token.expand(len(x), -1, -1), x), 1)  # (B, T, D)
+        x = self.dropout(x + self.positions(rows, columns))
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of the classes of each picture: (B, C, Y · P, X · P) → (B, classes)."""
+        x = self.encode(x)
+        if self.token is None:
+            return self.classes(self.dropout(self.end(x).mean(1)))
+        return self.classes(self.dropout(self.end(x[:, 0])))  # (B, classes)
