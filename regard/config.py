@@ -37,7 +37,8 @@ __all__ = [
 
 STRICT = ConfigDict(extra="forbid", strict=True)
 PLAIN = ("name", "task", "init", "untrained", "licence")  # keys of a run that stand in no table
-TAKEN = ("model", "data.tokenizer", "data.vocab")  # by a run that begins from another, with all of `model.` but dropout
+FREE = ("model.dropout", "model.attention_dropout", "model.drop_path")  # not taken
+TAKEN = ("model", "data.tokenizer", "data.vocab")  # by a run that begins from another, with all of `model.` but those
 
 
 def at_least(low: float, **values: float) -> None:
@@ -69,7 +70,7 @@ def splits(dim: int, heads: int) -> None:
 
 @dataclass(frozen=True, config=STRICT)
 class DataConfig:
-    """Which text, and how it becomes tokens."""
+    """Which text, and how it becomes tokens; or which pictures, and how they are changed."""
 
     source: str = ""  # named data sets or a toy (multi30k, sst2, reverse), with commas between; empty: own files
     pair: str = ""  # languages of a named data set, source first; empty: its first
@@ -84,11 +85,35 @@ class DataConfig:
     vocab: int = 8000  # tokens to learn; more if there are more different characters
     longest: int = 256  # tokens; a longer pair is left out, a longer text is cut into windows of so many
     pairs: int = 20_000  # how many a toy generates
+    crop: int = 0  # pixels by which a picture may be moved: it is padded by so many (mirrored), then cut at random
+    flip: bool = False  # half of the pictures are mirrored, left to right
+    augment: float = 0.0  # strength from 0 to 1 of RandAugment's changes, two of them a picture
+    mixup: float = 0.0  # two pictures are laid over each other, with a share drawn from Beta(this, this); 0 = never
+    erase: float = 0.0  # share of the pictures of which a random rectangle is made grey
+    share: float = 1.0  # of the pictures to learn from, of each class alike; a smaller share lies within a larger one
+    mean: list[float] = dataclasses.field(default_factory=list)  # of each channel, of pixels from 0 to 1; empty: 0.5
+    std: list[float] = dataclasses.field(default_factory=list)  # the same, how far they spread; empty: 0.5
 
     def __post_init__(self) -> None:
         at_least(1, vocab=self.vocab, pairs=self.pairs)
         at_least(2, longest=self.longest)
         at_most(65_535, longest=self.longest)
+        at_least(0, crop=self.crop, augment=self.augment, mixup=self.mixup, erase=self.erase)
+        at_most(1, augment=self.augment, erase=self.erase, share=self.share)
+        at_most(100, mixup=self.mixup)
+        if not self.share > 0:
+            raise ValueError(f"share is {self.share}; use more than 0, and 1 or less")
+        for value in self.mean:
+            at_least(0, mean=value)
+            at_most(1, mean=value)
+        for value in self.std:
+            at_most(1, std=value)
+            if not value > 0:
+                raise ValueError(f"std is {value}; use more than 0, and 1 or less")
+        if self.mean and self.std and len(self.mean) != len(self.std):
+            raise ValueError(
+                f"mean has {len(self.mean)} numbers and std {len(self.std)}; give each one for every channel"
+            )
         if self.source and (self.train or self.valid):
             raise ValueError(
                 f"source={self.source} and {'train' if self.train else 'valid'}={self.train or self.valid} were both given; "
@@ -102,6 +127,7 @@ class TrainConfig:
 
     steps: int = 10_000
     tokens: int = 4096  # the most tokens of a batch on its longer side, padding counted
+    images: int = 128  # the pictures of a batch
     accumulate: int = 1  # batches for one step
     optimizer: Literal["adam", "adafactor"] = "adam"  # of the latter lr is a share of the weights' own size, some 0.03
     lr: float = 1e-3  # the peak, reached after warm-up
@@ -117,16 +143,17 @@ class TrainConfig:
     average: int = (
         5  # the end is the mean of this many last checkpoints, if held-out data likes it better than the last
     )
+    ema: float = 0.0  # the model is a running mean of its weights, of which each step keeps this share; 0 = the last weights
     patience: int = 0  # stop after this many evaluations without a better loss, and keep the last; 0 = never
     device: str = "auto"  # cuda, mps or cpu; auto takes the first there is
 
     def __post_init__(self) -> None:
-        at_least(1, steps=self.steps, tokens=self.tokens, accumulate=self.accumulate, warmup=self.warmup,
+        at_least(1, steps=self.steps, tokens=self.tokens, images=self.images, accumulate=self.accumulate, warmup=self.warmup,
                   log_every=self.log_every, eval_every=self.eval_every, save_every=self.save_every,
                   average=self.average)  # fmt: skip
         at_least(0, lr=self.lr, clip=self.clip, seed=self.seed, patience=self.patience, decay=self.decay)
         at_most(2**63 - 1, seed=self.seed)
-        shares(smoothing=self.smoothing)
+        shares(smoothing=self.smoothing, ema=self.ema)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -159,7 +186,7 @@ class Run:
     name: str
     family: str
     model: Any
-    task: str = "translate"  # what is learnt: translate, next, masked, spans or class
+    task: str = "translate"  # what is learnt: translate, next, masked, spans, class, image or pixels
     init: str = ""  # a run folder to begin from: its model, tokenizer and weights
     untrained: str = ""  # heads that an imported checkpoint lacked, with commas between: hidden, pool
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
@@ -192,16 +219,16 @@ def load(what: str, changes: Iterable[str], families: Mapping[str, Family]) -> R
         raise ValueError(f"{path} is empty; wanted tables such as [model], [data], [train]")
     changed = list(changes)
     for change in changed:
-        _change(tables, change)
+        _change(tables, change, families)
     for key in (change.partition("=")[0] for change in changed if tables.get("init")):
-        if key in TAKEN or (key.startswith("model.") and key not in ("model.dropout", "model.attention_dropout")):
+        if key in TAKEN or (key.startswith("model.") and key not in FREE):
             raise ValueError(
                 f"{key} and init={tables['init']} were both given; the model and its tokenizer are those of init"
             )
     return from_tables(path.stem, tables, families)
 
 
-def _change(tables: dict[str, Any], change: str) -> None:
+def _change(tables: dict[str, Any], change: str, families: Mapping[str, Family]) -> None:
     """Put one `table.key=value` into the tables."""
     key, equals, text = change.partition("=")
     table, dot, name = key.partition(".")
@@ -210,8 +237,11 @@ def _change(tables: dict[str, Any], change: str) -> None:
         full = [f"{table}.{key}" for table, kind in tables_of.items() if equals and hasattr(kind, key)]
         meant = f"; did you mean {full[0]}?" if full else ", such as train.steps=2000"
         raise ValueError(f"{change!r} is not of the form table.key=value{meant}")
+    if key == "model":
+        _choose(tables.setdefault("model", {}), text, families)
+        return
     if not dot:
-        name, place = ("size", tables.setdefault("model", {})) if key == "model" else (key, tables)
+        name, place = key, tables
     else:
         place = tables.setdefault(table, {})
         if not isinstance(place, dict):
@@ -220,6 +250,18 @@ def _change(tables: dict[str, Any], change: str) -> None:
         place[name] = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         place[name] = text  # a bare word or a path
+
+
+def _choose(model: dict[str, Any], wanted: str, families: Mapping[str, Family]) -> None:
+    """Take a size by its name; one of another family (`model=swin-tiny`) keeps nothing of the recipe's but what it sees."""
+    kinds = [kind for kind, family in families.items() if wanted.removeprefix(f"{kind}-") in family.sizes]
+    own = model.get("family", "transformer")
+    others = [kind for kind in kinds if wanted.startswith(f"{kind}-") and kind != own]
+    if others:
+        for key in [key for key in model if key not in ("image", "channels")]:
+            del model[key]
+        model["family"] = others[0]
+    model["size"] = wanted
 
 
 def from_tables(name: str, tables: dict[str, Any], families: Mapping[str, Family]) -> Run:

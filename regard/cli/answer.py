@@ -22,6 +22,7 @@ from regard.cli.options import (
     Questions,
     RunFolder,
     Sentences,
+    Sheet,
     Stops,
     Temperature,
     Texts,
@@ -31,7 +32,7 @@ from regard.cli.options import (
     TopP,
     Vectors,
 )
-from regard.cli.screen import open_run, read_texts
+from regard.cli.screen import counting, open_run, read_texts
 
 __all__ = ["ask", "classify", "embed", "fill", "generate", "translate"]
 
@@ -124,19 +125,30 @@ def generate(
     seed: Annotated[int, typer.Option(help="Of the draws; another gives another text.")] = 0,
     stop: Stops = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print each piece as it is written.")] = False,
+    out: Sheet = None,
+    count: Annotated[int, typer.Option(help="Pictures to draw.")] = 64,
     device: Device = "auto",
     precision: Precision = "float32",
     json_: Json = False,
 ) -> None:  # fmt: skip
-    """Write on from a beginning.
+    """Write on from a beginning; or draw pictures, on one sheet.
 
     regard generate runs/shakespeare-gpt "ROMEO:" --tokens 300 --top-p 0.9 --stream
+
+    regard generate runs/mnist-pixel --out samples.png
     """
     from regard.data.files import read_lines
 
     if stream and json_:
         raise ValueError("--stream prints pieces, --json one object; give one of them")
     writer = open_run(run, "generate", device, precision)
+    if writer.run.task == "pixels":
+        if prompt is not None or tokens is not None or stop or stream or json_:
+            raise ValueError(f"{run} draws pictures; it takes --out, --count, --temperature, --top-k, --top-p, --seed only")
+        _draw(writer, out, count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        return
+    if out is not None:
+        raise ValueError(f"--out {out} is for pictures; {run} writes text")
     if prompt is None:
         prompt = "" if sys.stdin is None or sys.stdin.isatty() else "\n".join(read_lines(Path("-")))
     pieces = writer.stream(
@@ -151,6 +163,18 @@ def generate(
         print()
     else:
         print(prompt + "".join(pieces))
+
+
+def _draw(painter: Any, out: Path | None, count: int, **how: Any) -> None:
+    from regard.view.sheet import check_out, to_sheet
+
+    if out is None:
+        raise ValueError("pictures need a file; give --out samples.png")
+    check_out(out)
+    with counting("pixels") as shown:
+        pictures = painter.draw(count, progress=partial(shown, 0), **how)
+    to_sheet(pictures, out)
+    print(f"saved {count:,} pictures in {out}")
 
 
 def fill(
@@ -188,22 +212,26 @@ def classify(
     precision: Precision = "float32",
     json_: Json = False,
 ) -> None:  # fmt: skip
-    """Say what class each text is of.
+    """Say what class each text, or each picture, is of.
 
     regard classify runs/sst2 "a gripping, funny film"
+
+    regard classify runs/cifar10-swin cat.jpg dog.png --top 3
     """
     if top < 1:
         raise ValueError(f"--top {top}; ask for 1 or more classes")
     reader = open_run(run, "classify", device, precision)
-    done = 0
+    done, pictures = 0, reader.run.task == "image"
     with read_texts(texts, input_, "classifying") as (chunks, count):
         for chunk in chunks:
-            _say_cut(reader, chunk)
+            if not pictures:
+                _say_cut(reader, chunk)
             for text, guesses in zip(chunk, reader.classify(chunk, top, partial(count, done)), strict=True):
                 if json_:
                     print(json.dumps({"source": text, "classes": [g._asdict() for g in guesses]}, ensure_ascii=False))
                 else:
-                    print("\t".join(f"{guess.text} {guess.probability:.1%}" for guess in guesses))
+                    told = "\t".join(f"{guess.text} {guess.probability:.1%}" for guess in guesses)
+                    print(f"{text}\t{told}" if pictures else told)
             done += len(chunk)
             sys.stdout.flush()
 

@@ -128,7 +128,8 @@ def score(
 ) -> None:  # fmt: skip
     """Score a run on held-out data.
 
-    Translations with BLEU and chrF and their signatures, classes with accuracy and F1, language models with perplexity.
+    Translations with BLEU and chrF and their signatures, classes with accuracy and F1, language models with perplexity, pictures
+    that are drawn with bits per pixel.
 
     regard score runs/multi30k --on test_2016_flickr
     """
@@ -136,7 +137,7 @@ def score(
     from regard.train.metrics import score_split
 
     opened = load(run, device, precision)
-    if precision != "float32" and opened.run.task not in ("translate", "class"):
+    if precision != "float32" and opened.run.task not in ("translate", "class", "image"):
         raise ValueError(f"--precision {precision} is for translations and classes; {run} is scored in float32")
     how: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty} if opened.run.task == "translate" else {}
     for name, value in {"beam": beam, "length_penalty": length_penalty}.items():
@@ -144,7 +145,7 @@ def score(
             raise ValueError(f"--{name.replace('_', '-')} {value} is for translations; {run} is scored without")
     with counting(f"scoring {on}") as count:
         say = partial(print, file=sys.stderr)
-        if opened.run.task in ("translate", "class"):
+        if opened.run.task in ("translate", "class", "image"):
             how["progress"] = partial(count, 0)
         scores = score_split(opened, on, say=say, **how)
     if json_:

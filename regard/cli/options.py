@@ -43,6 +43,7 @@ AnswerTokens = Annotated[int | None, typer.Option("--tokens",
 Stops = Annotated[list[str] | None, typer.Option(
     help="End before this string; may be given several times.", show_default=False)]
 Vectors = Annotated[Path | None, typer.Option(help="Write the vectors to this .npy file, a row each.", show_default=False)]
+Sheet = Annotated[Path | None, typer.Option(help="Draw pictures on this sheet, a .png file.", show_default=False)]
 Together = Annotated[int | None, typer.Option(help="Sentences at once.  [default: as the run says]", show_default=False)]
 TopK = Annotated[int, typer.Option(help="Draw from this many likeliest tokens; 0 is all.")]
 TopP = Annotated[float, typer.Option(help="Draw from the fewest tokens of this total probability.")]

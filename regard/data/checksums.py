@@ -1,4 +1,4 @@
-"""sha256 of the text of every file of the named data sets, as it is after decompression."""
+"""sha256 of every file of the named data sets: of a text, as it is after decompression; of pictures, the .npz itself."""
 
 __all__ = ["SHA256"]
 
@@ -55,4 +55,15 @@ SHA256 = {
     "agnews-small/test.tsv.gz": "f5737af12ede777a3b8efc0fc6ac1078edcb445e10f379fdc0cd0d0da7fa3478",
     "agnews-small/train.tsv.gz": "f8880e2b20e61c47fca3aeafbe7fa13d7c2c403981f0d82aafbc28b30f70c62e",
     "agnews-small/valid.tsv.gz": "749b4e668017da5ebb40fc4b3469f102e2ee5ea6fda232799e7257a32188765f",
+    "cifar10/test.npz": "3738c1fddfd5674cbbfebe05aa63706287af763f8bbf8478d289b4e9b9c37901",
+    "cifar10/train.npz": "f7fdef4461af55831756c2a4b6690961c21f5c717f9b8c55b216acfe04de8fce",
+    "fashion-mnist/test.npz": "4537e8f502b685e991f8392cac8db976cd414b80c8b09c84e1b893de85a18c56",
+    "fashion-mnist/train.npz": "7dac5fde48aa1a895a9b03694bea8df0f5139e93c4f98c30fd0d9ecfa61413db",
+    "mnist/test.npz": "bab111f7c28ed0e6b42153edb605c842e4785cced23e1bcf8552b6fb1f28093e",
+    "mnist/train.npz": "deabf8467281e0997eae34ad08a5320656f992d2aa009f914348c48dea2ce87c",
+    "flowers5/test.npz": "965ed8ff46c088b325e50e412cb909b3260b09dde060d115ce90026124eb36ed",
+    "flowers5/train.npz": "5a2bc7813b280da2a34e5b0d4e01b8d75972065cd4259a35a3c3f8e45f1f1745",
+    "flowers5/valid.npz": "58f490c9b698a286ea14555faf7d2296f4c5af365fb92efe6501e585d373377a",
+    "ants-bees/test.npz": "05f034e518db54bf07a63025885c61b07ca527fbcadddf6a11a0f968079f5c00",
+    "ants-bees/train.npz": "8d5c1ccf723d606f18ebf876d602433f24ff938007b9029a57941868eba5dbd2",
 }

@@ -2,7 +2,7 @@
 
 `$REGARD_DATA/<name>/<file>` is looked at first, then the user's cache folder.  What is in neither is downloaded to
 the cache, if the set has a public address or `$REGARD_MIRROR` names a server that holds `<name>/<file>`, and kept
-only if the sha256 of its text is right.
+only if the sha256 of its text, or of its file of pictures, is right.
 """
 
 import gzip
@@ -20,24 +20,26 @@ from regard.config import nearest
 from regard.data.checksums import SHA256
 from regard.data.files import cache_folder, write_atomic
 
-__all__ = ["SOURCES", "Source", "locate", "prefix_of"]
+__all__ = ["SOURCES", "Source", "locate", "prefix_of", "rows_of"]
 
 
 class Source(NamedTuple):
-    """A public data set: sentence pairs, one plain text, or labelled texts."""
+    """A public data set: sentence pairs, one plain text, labelled texts, or labelled pictures."""
 
-    pairs: tuple[str, ...]  # languages, source first; none of plain and labelled text
+    pairs: tuple[str, ...]  # languages, source first; only of pairs
     splits: tuple[str, ...]
     valid: str  # the split to hold out
     licence: str
     files: Mapping[str, str]  # kind of text → file names, with {split} and {lang} to fill in
     url: Mapping[str, str]  # kind of text → public address of a file, if one has these very bytes
     several: bool = False  # sentences come with several right translations, line by line
-    kind: Literal["pairs", "text", "labels"] = "pairs"
+    kind: Literal["pairs", "text", "labels", "images"] = "pairs"
     prefix: str = "translate {} to {}: "  # how T5 names the task before each sentence
     labels: tuple[str, ...] = ()  # names of the classes, by their number in the file
     unknown: str = ""  # what stands in the text for words that were left out
     parts: Mapping[str, tuple[int, int]] = {}  # split → from and to which per cent of the characters of its file
+    held: int = 0  # pictures at the end of train that are the valid split, if that has no file of its own
+    side: int = 0  # of its square pictures, in pixels
 
 
 _MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
@@ -51,6 +53,11 @@ LANGUAGES = {"en": "English", "de": "German", "fr": "French", "it": "Italian", "
 def _tatoeba(language: str) -> Source:
     return Source((f"en-{language}",), _THREE, "valid", "CC BY 2.0 FR (tatoeba.org, manythings.org/anki)",
                   {"raw": "{split}.tsv.gz"}, {}, several=True)  # fmt: skip
+
+
+def _pictures(licence: str, side: int, held: int, *labels: str) -> Source:
+    return Source((), _THREE, "valid", licence, {"raw": "{split}.npz"}, {}, kind="images", prefix="", labels=labels,
+                  held=held, side=side)  # fmt: skip
 
 
 SOURCES: dict[str, Source] = {
@@ -74,6 +81,14 @@ SOURCES: dict[str, Source] = {
     "agnews-small": Source((), _THREE, "valid", "for research, non-commercial (AG's corpus of news)",
                            {"raw": "{split}.tsv.gz"}, {}, kind="labels", prefix="topic: ",
                            labels=("World", "Sports", "Business", "Sci/Tech")),
+    "cifar10": _pictures("none stated; Krizhevsky 2009, for research", 32, 5000, "airplane", "automobile", "bird", "cat",
+                         "deer", "dog", "frog", "horse", "ship", "truck"),
+    "fashion-mnist": _pictures("MIT (Zalando SE)", 28, 1000, "T-shirt/top", "trouser", "pullover", "dress", "coat",
+                               "sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    "mnist": _pictures("CC BY-SA 3.0 (LeCun, Cortes, Burges)", 28, 1000, *"0123456789"),
+    "flowers5": _pictures("CC BY 2.0 (photographers of Flickr, chosen by TensorFlow)", 96, 0, "daisy", "dandelion", "roses",
+                          "sunflowers", "tulips"),
+    "ants-bees": _pictures("none stated; pictures of ImageNet, for research", 96, 43, "ants", "bees"),
 }  # fmt: skip
 
 
@@ -89,6 +104,7 @@ def locate(name: str, split: str, pair: str, text: str = "raw") -> list[Path]:
     _one_of(name, "split", split, source.splits)
     pair = _pair(name, pair)
     _one_of(name, "text", text, tuple(source.files))
+    split = "train" if split == "valid" and source.held else split
     pattern, languages = source.files[text], pair.split("-")
     filled = (
         [{"split": split, "lang": language} for language in languages] if "{lang}" in pattern else [{"split": split}]
@@ -96,8 +112,16 @@ def locate(name: str, split: str, pair: str, text: str = "raw") -> list[Path]:
     return [_find(name, pattern.format(**f), source.url.get(text, "").format(**f)) for f in filled]
 
 
+def rows_of(name: str, split: str) -> slice:
+    """Which pictures of the file that `locate` finds are those of a split."""
+    held = SOURCES[name].held
+    if not held or split not in ("train", "valid"):
+        return slice(None)
+    return slice(None, -held) if split == "train" else slice(-held, None)
+
+
 def _pair(name: str, pair: str) -> str:
-    """The languages asked for, or the first a set has; plain and labelled text has none."""
+    """The languages asked for, or the first a set has; only pairs have any."""
     known = SOURCES[name].pairs or ("",)
     return _one_of(name, "pair", pair or known[0], known)
 
@@ -127,7 +151,7 @@ def _find(name: str, file: str, url: str) -> Path:
 
 
 def _download(url: str, place: Path, sha256: str) -> None:
-    """Fetch a file into the cache, if its text has the right checksum."""
+    """Fetch a file into the cache, if its text, or the file of pictures, has the right checksum."""
     at = urllib.parse.urlsplit(url)
     if at.scheme != "https" and (at.scheme, at.hostname) not in (("http", "127.0.0.1"), ("http", "localhost")):
         raise ValueError(f"{url} is not an https address; set REGARD_MIRROR to one")
@@ -145,4 +169,4 @@ def _download(url: str, place: Path, sha256: str) -> None:
             f"{url} has sha256 {found[:16]}…, wanted {sha256[:16]}…: it was changed; get the file elsewhere and set REGARD_DATA"
         )
     place.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(place, gzip.compress(text, mtime=0))
+    write_atomic(place, gzip.compress(text, mtime=0) if place.suffix == ".gz" else text)

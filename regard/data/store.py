@@ -31,7 +31,7 @@ from regard.data.files import cache_folder, flush, write_atomic
 from regard.data.text import Pair
 from regard.data.tokenizer import Tokenizer
 
-__all__ = ["BLOCK", "UNKNOWN", "Ints", "Pool", "Store", "Text", "encode", "encode_labels", "encode_text"]
+__all__ = ["BLOCK", "UNKNOWN", "Ints", "Pool", "Store", "Text", "cached", "encode", "encode_labels", "encode_text"]
 
 FORMAT = 1  # of the files below
 BLOCK = 4096  # pairs read together
@@ -122,7 +122,7 @@ def encode(
 
         _write(folder, pairs(), name, _dtype(tokenizer), longest, numbers, progress)
 
-    return Store(_cached([BLOCK, identity, tokenizer.digest, longest], write))
+    return Store(cached([BLOCK, identity, tokenizer.digest, longest], write))
 
 
 def encode_labels(
@@ -150,7 +150,7 @@ def encode_labels(
 
         _write(folder, pairs(), name, _dtype(tokenizer), longest, numbers, progress, cut=True)
 
-    return Store(_cached([BLOCK, identity, tokenizer.digest, longest, "labels", list(labels)], write))
+    return Store(cached([BLOCK, identity, tokenizer.digest, longest, "labels", list(labels)], write))
 
 
 def _encoded(pieces: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
@@ -203,7 +203,7 @@ def encode_text(
         about = {"digest": digest.hexdigest(), "dtype": dtype.name}
         write_atomic(folder / "about.json", json.dumps(about).encode())
 
-    return Text(_cached(["text", identity, tokenizer.digest], write))
+    return Text(cached(["text", identity, tokenizer.digest], write))
 
 
 def _chunks(pieces: Iterator[str]) -> Iterator[list[str]]:
@@ -224,7 +224,7 @@ def _dtype(tokenizer: Tokenizer) -> "np.dtype[np.unsignedinteger]":
     return np.dtype(np.uint16 if tokenizer.vocab <= 1 << 16 else np.uint32)
 
 
-def _cached(identity: Sequence[object], write: Callable[[Path], None]) -> Path:
+def cached(identity: Sequence[object], write: Callable[[Path], None]) -> Path:
     """The cache folder of what depends on nothing but `identity`; written if it is not there from an earlier time."""
     key = hashlib.sha256(json.dumps([FORMAT, *identity], default=str).encode()).hexdigest()[:24]
     home = cache_folder() / "tokens"

@@ -1,4 +1,4 @@
-"""Open a run folder, and get what it was trained for: a translator, a writer, a reader."""
+"""Open a run folder, and get what it was trained for: a translator, a writer, a reader, a classifier, a painter."""
 
 import dataclasses
 from pathlib import Path
@@ -9,6 +9,8 @@ import torch
 from regard.config import Run
 from regard.config import load as load_run
 from regard.data.tokenizer import Tokenizer
+from regard.decode.classifier import Classifier
+from regard.decode.painter import Painter
 from regard.decode.precision import Trial
 from regard.decode.reader import Reader
 from regard.decode.translator import Translator
@@ -20,8 +22,13 @@ __all__ = ["USES", "answering", "load", "pick_device", "read_labels"]
 USES: dict[str, Any] = {"transformer": Translator, "t5": Translator, "gpt": Writer, "bert": Reader}
 
 
-def answering(model: Any, tokenizer: Tokenizer, run: Run, labels: tuple[str, ...] = ()) -> Any:
-    """A model with what it takes to answer in text."""
+def answering(model: Any, tokenizer: Tokenizer | None, run: Run, labels: tuple[str, ...] = ()) -> Any:
+    """A model with what it takes to answer; one of pictures has no tokenizer."""
+    if run.task == "pixels":
+        return Painter(model, run)
+    if run.task == "image":
+        return Classifier(model, run, labels)
+    assert tokenizer is not None
     if labels:
         return Reader(model, tokenizer, run, labels)
     return USES[run.family](model, tokenizer, run)
@@ -50,7 +57,7 @@ def read_labels(folder: Path) -> tuple[str, ...]:
 def load(folder: str | Path, device: str = "auto", precision: str = "float32") -> Any:
     """Open a run folder: `regard.load("runs/multi30k").translate(["…"], beam=5)`.
 
-    → a `Translator`, `Writer` or `Reader`, for use, not for training on.  With `precision="int8"` its weights are rounded
+    → a `Translator`, `Writer`, `Reader`, `Classifier` or `Painter`, for use, not for training on.  With `precision="int8"` its weights are rounded
     to 8 bits: faster on a CPU, and about as good; inputs are rounded together, so that an answer may differ with the batch
     it is in.
     """
@@ -60,19 +67,27 @@ def load(folder: str | Path, device: str = "auto", precision: str = "float32") -
         raise ValueError(f"precision int8 on {where}; it is for the cpu")
     with Trial(precision) as trial:
         model = load_model(folder)
-        tokenizer = Tokenizer.load(folder / "tokenizer.json")
         run = dataclasses.replace(load_run(str(folder / "run.toml"), (), FAMILIES), model=model.config)
-        imported = run.init or not (run.data.source or run.data.train)
-        fits = tokenizer.vocab <= model.config.vocab if imported else tokenizer.vocab == model.config.vocab
-        if not fits:  # an imported vocabulary may have been filled up to a round number
-            raise ValueError(
-                f"{folder}/tokenizer.json has {tokenizer.vocab:,} tokens, the model's vocabulary {model.config.vocab:,}; "
-                f"they are not of the same run: restore the tokenizer it was trained with"
-            )
+        tokenizer = _tokenizer(folder, run) if hasattr(model.config, "vocab") else None
         labels = read_labels(folder)
         if len(labels) != (classes := getattr(model.config, "classes", 0)):
             raise ValueError(
                 f"{folder}/labels.txt names {len(labels)} classes, the model has {classes}; "
                 f"restore the file it was trained with"
             )
+        if precision == "float32" and tokenizer is None:
+            return answering(model.to(where).requires_grad_(False), None, run, labels)
         return answering(trial.passed(model.to(where)), tokenizer, run, labels)
+
+
+def _tokenizer(folder: Path, run: Run) -> Tokenizer:
+    """The tokenizer of a run, if it is the one its model was trained with."""
+    tokenizer, vocab = Tokenizer.load(folder / "tokenizer.json"), run.model.vocab
+    imported = run.init or not (run.data.source or run.data.train)
+    fits = tokenizer.vocab <= vocab if imported else tokenizer.vocab == vocab
+    if not fits:  # an imported vocabulary may have been filled up to a round number
+        raise ValueError(
+            f"{folder}/tokenizer.json has {tokenizer.vocab:,} tokens, the model's vocabulary {vocab:,}; "
+            f"they are not of the same run: restore the tokenizer it was trained with"
+        )
+    return tokenizer

@@ -19,7 +19,11 @@ from torch import Tensor, nn
 from regard.config import nearest
 from regard.data.files import write_atomic
 from regard.data.tokenizer import Marks
-from regard.interop.names import THEIRS, Names, Theirs
+from regard.interop.names import THEIRS as THEIRS_TEXT
+from regard.interop.names import Names, Theirs
+from regard.interop.swin_names import THEIRS_SWIN
+from regard.interop.vit_names import THEIRS_VIT
+from regard.models import held
 
 __all__ = [
     "GENERATION",
@@ -35,6 +39,7 @@ __all__ = [
     "write_weights",
 ]
 
+THEIRS: dict[str, Theirs] = {**THEIRS_TEXT, **THEIRS_VIT, **THEIRS_SWIN}
 INDEX = "model.safetensors.index.json"
 POINTER = b"version https://git-lfs"
 GENERATION = "generation_config.json"  # how it is to answer
@@ -105,7 +110,7 @@ def export_model(family: str, config: Any, model: nn.Module, folder: Path, marks
 
 def describe(family: str, config: Any, untrained: tuple[str, ...] = ()) -> dict[str, Any]:
     """What their config.json says of a model of ours; its `untrained` heads are left out."""
-    theirs = _known(family)
+    theirs = _known(family, config)
     bare = {"architectures": [theirs.bare]} if _bare(theirs, config, untrained) else {}
     return {**theirs.describe(config), **bare, "dtype": "float32"}
 
@@ -113,7 +118,7 @@ def describe(family: str, config: Any, untrained: tuple[str, ...] = ()) -> dict[
 @torch.no_grad()
 def write_weights(family: str, config: Any, model: nn.Module, folder: Path, untrained: tuple[str, ...] = ()) -> None:
     """Write model.safetensors, each tensor under its name there; `untrained` heads are left out."""
-    theirs, ours, weights = _known(family), dict(model.named_parameters()), {}
+    theirs, ours, weights = _known(family, config), held(model), {}
     cut = theirs.prefix if _bare(theirs, config, untrained) else ""
     lacking = tuple(f"{head}." for head in theirs.heads(config) if head in untrained)
     for one in theirs.names(config):
@@ -137,14 +142,15 @@ def numbers(marks: Marks, family: str) -> dict[str, int]:
 
 def _bare(theirs: Theirs, config: Any, untrained: tuple[str, ...]) -> bool:
     """Whether no head of a model has learnt what it is for."""
-    return bool(theirs.bare) and "hidden" in untrained and not config.classes
+    return bool(theirs.bare) and ("classes" if config.classes else "hidden") in untrained
 
 
-def _known(family: str) -> Theirs:
+def _known(family: str, config: Any) -> Theirs:
+    """The table of a family, or of its version, if each has a name of its own there."""
     known = {theirs.family: theirs for theirs in THEIRS.values()}
     if family not in known:
         raise ValueError(f"no Hugging Face form of a {family!r}; there is one of {', '.join(known)}")
-    return known[family]
+    return THEIRS[known[family].describe(config)["model_type"]]
 
 
 def read_json(folder: Path, name: str, kind: type = dict) -> Any:
@@ -239,7 +245,7 @@ def _fill(model: nn.Module, weights: dict[str, Tensor], theirs: Theirs, config: 
              for ours, names, way in theirs.names(config)]  # fmt: skip
     absent = tuple(head for head in theirs.heads(config) if not any(
         name in weights for one in table if one.ours.startswith(f"{head}.") for name in one.theirs))  # fmt: skip
-    left, ours = set(weights), dict(model.named_parameters())
+    left, ours = set(weights), held(model)
     for one in table:
         if one.ours.startswith(tuple(f"{head}." for head in absent)):
             continue

@@ -6,6 +6,7 @@ window dimensions.
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,9 @@ from regard.layers.linear import Linear
 from regard.layers.masks import causal_mask
 from regard.layers.shapes import join_heads, split_heads
 
-__all__ = ["Attention", "attend"]
+__all__ = ["Attention", "KeysUnbiased", "Prepare", "attend"]
+
+Prepare = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # queries and keys (B, H, ·, E) → what is compared of them
 
 
 def attend(
@@ -95,6 +98,27 @@ def _folded(
     return mixed.reshape(*lead, *mixed.shape[-2:])
 
 
+class KeysUnbiased(nn.Module):
+    """Queries, keys and values in one product, of which the keys have no bias: one that all keys share moves all scores alike."""
+
+    def __init__(self, dim: int, outputs: int, bias: bool = True):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, dim))  # rows: queries, keys, values
+        self.bias = nn.Parameter(torch.zeros(outputs // 3 * 2)) if bias else None  # of queries, then of values
+
+    def at_hand(self, start: int = 0, stop: int | None = None) -> Callable[[Tensor], Tensor]:
+        """A function for outputs `start` to `stop` - 1, as `Linear` has one."""
+        if self.bias is None:
+            return partial(F.linear, weight=self.weight[start:stop])
+        query, value = self.bias.chunk(2)
+        bias = torch.cat((query, torch.zeros_like(query), value))
+        return partial(F.linear, weight=self.weight[start:stop], bias=bias[start:stop])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) → (..., 3 · inner)."""
+        return self.at_hand()(x)
+
+
 class Attention(nn.Module):
     """Multi-head attention, Figure 2 of https://arxiv.org/abs/1706.03762.
 
@@ -103,14 +127,18 @@ class Attention(nn.Module):
     """
 
     def __init__(self, dim: int, heads: int, dropout: float = 0.0, *, width: int = 0, scale: float | None = None,
-                 bias: bool = True):  # fmt: skip
-        """`width` is that of one head, dim / heads unless given; `scale` that of the scores, 1/√width unless given."""
+                 bias: bool = True, project: type[Linear] | type[KeysUnbiased] = Linear,
+                 prepare: Prepare | None = None):  # fmt: skip
+        """`width` is that of one head, dim / heads unless given; `scale` that of the scores, 1/√width unless given.
+
+        `project` makes queries, keys and values; `prepare` changes queries and keys before they are compared.
+        """
         super().__init__()
         if not width:
             splits(dim, heads)
-        self.heads, self.dropout, self.scale = heads, dropout, scale
+        self.heads, self.dropout, self.scale, self.prepare = heads, dropout, scale, prepare
         self.inner = heads * (width or dim // heads)  # of all heads side by side
-        self.qkv = Linear(dim, 3 * self.inner, bias)  # rows: queries, keys, values
+        self.qkv = project(dim, 3 * self.inner, bias)  # rows: queries, keys, values
         self.out = Linear(self.inner, dim, bias)
         self.tap: Callable[[Tensor], None] | None = None
         nn.init.xavier_uniform_(self.qkv.weight)  # as one matrix: smaller by √2 than three, and norm-last needs it so
@@ -142,10 +170,12 @@ class Attention(nn.Module):
     def look(self, q: Tensor, memory: KeysValues, *, bias: Tensor | None = None, mask: Tensor | None = None,
              causal: bool = False, dropout: float = 0.0) -> Tensor:  # fmt: skip
         """What each query (B, H, Q, E) sees in the memory: (B, H, Q, E)."""
-        tap = self.tap
+        tap, keys = self.tap, memory.keys
+        if self.prepare is not None:
+            q, keys = self.prepare(q, keys)
         mixed, weights = attend(
             q,
-            memory.keys,
+            keys,
             memory.values,
             scale=self.scale,
             bias=bias,

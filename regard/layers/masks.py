@@ -1,12 +1,14 @@
 """Who may look at whom.  A mask is boolean and True means "may look".
 
-Shapes: B batch, Q queries, K keys.
+Shapes: B batch, Q queries, K keys; of pictures N windows, M side of a window.
 """
 
 import torch
 from torch import Tensor
 
-__all__ = ["causal_mask", "padding_mask"]
+from regard.layers.shapes import to_windows
+
+__all__ = ["causal_mask", "padding_mask", "window_mask"]
 
 
 def padding_mask(tokens: Tensor, pad: int) -> Tensor:
@@ -21,3 +23,15 @@ def causal_mask(queries: int, keys: int, device: torch.device | None = None) -> 
     torch's own `is_causal` aligns the first query with the first key instead and is right only if Q = K.
     """
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+def window_mask(rows: int, columns: int, window: int, shift: int, device: torch.device | None = None) -> Tensor:
+    """Places that the roll of a shifted grid has put into one window look at each other only if they belong together.
+
+    Section 3.2 of https://arxiv.org/abs/2103.14030, Figure 4.  The windows that begin `shift` places in leave ragged regions
+    at the borders; rolling the grid by as much brings several of those into one window.  Same region, may look: (N, M · M, M · M).
+    """
+    down, across = ((torch.arange(side, device=device) - shift) // window for side in (rows, columns))  # -1: before the first
+    region = down[:, None] * (columns + 1) + across  # one number for each region of the shifted cut: (rows, columns)
+    seen = to_windows(region.roll((-shift, -shift), (0, 1))[None, :, :, None], window)  # (N, M · M, 1)
+    return seen == seen.transpose(1, 2)  # (N, M · M, M · M)

@@ -1,4 +1,4 @@
-"""Where the layer norm stands around a sub-layer: first or last.
+"""Where the layer norm stands around a sub-layer: first, last, or at the end of its branch.
 
 Shapes: B batch, T tokens, D width.
 """
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.layers.dropout import Dropout, DropPath
 
-__all__ = ["Around", "Norm", "NormFirst", "NormLast"]
+__all__ = ["Around", "Norm", "NormBranch", "NormFirst", "NormLast"]
 
 Around = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]  # (x, f) → f wrapped in a residual and a norm
 
@@ -81,3 +81,31 @@ class NormLast(nn.Module):
     def end(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:
         """What follows the last block: nothing, its output is normed already."""
         return nn.Identity()
+
+
+class NormBranch(nn.Module):
+    """x + dropout(norm(f(x))): no branch adds more than its norm allows, so sums stay small in deep and wide models.
+
+    x ─┬─ f ─ norm ─ dropout ─ + ─
+       └───────────────────────┘
+
+    Section 3.2 of https://arxiv.org/abs/2111.09883.  As nothing has normed the sum, a stack of these ends in one more norm.
+    """
+
+    def __init__(self, dim: int, dropout: float | DropPath, norm: Norm = nn.LayerNorm):
+        super().__init__()
+        self.norm, self.dropout = norm(dim), Dropout(dropout) if isinstance(dropout, float | int) else dropout
+
+    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+        """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
+        return self.dropout.onto(x, self.norm(f(x)))
+
+    def at_hand(self) -> Around:
+        """The same as a plain function that drops nothing."""
+        norm = _at_hand(self.norm)
+        return lambda x, f: x + norm(f(x))
+
+    @staticmethod
+    def end(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:
+        """What follows the last block."""
+        return norm(dim)

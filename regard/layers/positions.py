@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Learned", "LearnedGrid", "Sinusoid", "sinusoid"]
+__all__ = ["Learned", "LearnedGrid", "Sinusoid", "sinusoid", "waves"]
 
 
 def sinusoid(length: int, dim: int) -> Tensor:
@@ -55,6 +55,19 @@ class Learned(nn.Module):
         return self.table[start:stop]
 
 
+def waves(side: int, dim: int) -> Tensor:
+    """Where the places of a grid start before they learn: half of the width tells rows apart, half columns; (side · side, D).
+
+    From random vectors a model must first find out which places are near each other.
+    """
+    half = -(-dim // 4)
+    rate = torch.exp(torch.arange(half) * (-math.log(4.0 * side) / half)) * math.pi
+    angle = torch.arange(side)[:, None] * rate  # (side, half)
+    line = torch.cat((angle.sin(), angle.cos()), 1)  # (side, 2 · half)
+    rows, columns = line[:, None].expand(-1, side, -1), line[None].expand(side, -1, -1)
+    return torch.cat((rows, columns), -1).flatten(0, 1)[:, :dim]
+
+
 class LearnedGrid(nn.Module):
     """One trained vector for each place of a square grid, and one for each token that stands before the grid.
 
@@ -64,8 +77,7 @@ class LearnedGrid(nn.Module):
     def __init__(self, dim: int, side: int, before: int = 0):
         super().__init__()
         self.side, self.before = side, before
-        self.table = nn.Parameter(torch.empty(before + side * side, dim))
-        nn.init.trunc_normal_(self.table, std=0.02)
+        self.table = nn.Parameter(torch.cat((0.02 * torch.randn(before, dim), 0.5 * waves(side, dim))))
 
     def forward(self, rows: int, columns: int) -> Tensor:
         """A row for each token, those before the grid first: (before + rows · columns, D)."""

@@ -12,15 +12,18 @@ from torch import Tensor, nn
 
 from regard.config import Family, Run, build, nearest
 from regard.config import load as load_run
-from regard.models import bert, gpt, t5, transformer
+from regard.models import bert, gpt, mvit, pixel, t5, transformer, vit
 
-__all__ = ["FAMILIES", "FORMAT", "begun", "describe", "fill", "load_model", "read_config", "sized", "tensors"]
+__all__ = ["FAMILIES", "FORMAT", "begun", "describe", "fill", "held", "load_model", "read_config", "sized", "tensors"]
 
 FAMILIES: dict[str, Family] = {
     "transformer": Family(transformer.TransformerConfig, transformer.SIZES, transformer.Transformer, ("translate",)),
     "gpt": Family(gpt.GPTConfig, gpt.SIZES, gpt.GPT, ("next",)),
     "bert": Family(bert.BERTConfig, bert.SIZES, bert.BERT, ("masked", "class")),
     "t5": Family(t5.T5Config, t5.SIZES, t5.T5, ("translate", "spans")),
+    "pixel": Family(pixel.PixelConfig, pixel.SIZES, pixel.Pixel, ("pixels",)),
+    "vit": Family(vit.ViTConfig, vit.SIZES, vit.ViT, ("image",)),
+    "mvit": Family(mvit.MViTConfig, mvit.SIZES, mvit.MViT, ("image",)),
 }
 
 FORMAT = 2  # of a run folder; raised when an older regard could not read what a newer one writes
@@ -42,7 +45,13 @@ def describe(family: str, config: Any, version: str) -> dict[str, Any]:
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
     """The weights by name, a tied matrix once, as `model.safetensors` holds them."""
-    return {name: p.detach().contiguous() for name, p in model.named_parameters()}
+    return {name: one.detach().contiguous() for name, one in held(model).items()}
+
+
+def held(model: nn.Module) -> dict[str, Tensor]:
+    """All that a model keeps, by name: its parameters, a tied one once, and what batch norms have counted."""
+    kept = model.state_dict(keep_vars=True)
+    return dict(model.named_parameters()) | {name: one for name, one in model.named_buffers() if name in kept}
 
 
 def load_model(folder: Path) -> Any:
@@ -54,16 +63,20 @@ def load_model(folder: Path) -> Any:
 
 
 def begun(run: Run) -> Run:
-    """A run that begins from another: its model is that of `run.init`, but for dropout and classes, which are its own."""
+    """A run that begins from another: its model is that of `run.init`, but for dropout and classes."""
     family, held = read_config(Path(run.init))
     if family != run.family:
         raise ValueError(f"init={run.init} is a {family}, the recipe trains a {run.family}; begin from a {run.family}")
-    own = {key: getattr(run.model, key) for key in ("dropout", "attention_dropout", "classes") if hasattr(held, key)}
+    own = {key: getattr(run.model, key) for key in ("dropout", "attention_dropout", "drop_path", "classes")
+           if hasattr(held, key)}  # fmt: skip
     before = load_run(str(Path(run.init) / "run.toml"), (), FAMILIES)
+    taken: dict[str, Any] = {"mean": before.data.mean, "std": before.data.std}  # as the weights learnt to see pictures
+    if hasattr(held, "vocab"):
+        taken = {"tokenizer": before.data.tokenizer, "vocab": held.vocab}
     return dataclasses.replace(
         run,
         model=dataclasses.replace(held, **own),
-        data=dataclasses.replace(run.data, tokenizer=before.data.tokenizer, vocab=held.vocab),
+        data=dataclasses.replace(run.data, **taken),
         untrained=before.untrained if run.task == "class" else "",
     )
 
@@ -76,7 +89,7 @@ def fill(model: nn.Module, file: Path, fresh: str | None = None) -> None:
         raise ValueError(f"no weights {file}; the run has not been trained to its end, go on with --resume") from None
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{file} is damaged ({error}); train again, or restore the file") from None
-    wanted: dict[str, Tensor] = dict(model.named_parameters())
+    wanted = held(model)
     if fresh:
         weights, wanted = ({k: v for k, v in one.items() if not k.startswith(fresh)} for one in (weights, wanted))
     for name in (*wanted, *weights):

@@ -7,6 +7,7 @@ from regard.config import Run
 from regard.data.corpus import licence_of
 from regard.data.sources import SOURCES
 from regard.train.metrics import Score
+from regard.train.tasks import TASKS
 
 __all__ = ["card"]
 
@@ -16,6 +17,8 @@ _USES = {  # task → what the model does, what hubs call it, the verb, and the 
     "masked": ("guesses hidden words", "fill-mask", "fill", 'fill("… [MASK] …")'),
     "spans": ("guesses spans cut out of a text", "text2text-generation", "ask", 'translate(["… <extra_id_0> …"])'),
     "class": ("classifies texts", "text-classification", "classify", 'classify(["…"])'),
+    "image": ("classifies pictures", "image-classification", "classify", 'classify(["photo.jpg"])'),
+    "pixels": ("draws pictures", "unconditional-image-generation", "generate", "draw(16)"),
 }
 
 
@@ -23,6 +26,12 @@ def _how(run: Run) -> str:
     if run.task != "translate":
         return ""
     return f", at most 1,000 pairs of a set, beam {run.decode.beam}, length penalty {run.decode.length_penalty}"
+
+
+def _step(run: Run) -> str:
+    if run.task in ("image", "pixels"):
+        return f"{run.train.images * run.train.accumulate:,} pictures"
+    return f"{run.train.tokens * run.train.accumulate:,} tokens"
 
 
 def card(run: Run, *, version: str, command: str, parameters: int, minutes: float, steps: int, loss: float,
@@ -40,10 +49,10 @@ def card(run: Run, *, version: str, command: str, parameters: int, minutes: floa
         ("parameters", f"{parameters:,}"),
         (
             "trained for",
-            f"{steps:,} steps of up to {run.train.tokens * run.train.accumulate:,} tokens, {minutes:.1f} minutes",
+            f"{steps:,} steps of up to {_step(run)}, {minutes:.1f} minutes",
         ),
         *([("begun from", run.init)] if run.init else []),
-        ("held-out loss", f"{loss:.4f} nats a {'text' if run.task == 'class' else 'token'}"),
+        ("held-out loss", f"{loss:.4f} nats a {TASKS[run.task].one}"),
     ]
     lines = [
         *head,

@@ -1,7 +1,8 @@
 """Save atomically, load what is whole, average; resume to the same bits.
 
     checkpoints/step-00000500/model.safetensors
-                              optimizer.safetensors   moments of each parameter, and the random generator's state
+                              optimizer.safetensors   moments of each parameter, the random generator's state, and, where
+                                                      the model is a running mean, the weights that it follows
                               state.json              step, place in the data, …, and the sha256 of all three
 
 A checkpoint is written under a hidden name, flushed to the disk and renamed, so one that can be seen is whole.  If the
@@ -24,26 +25,32 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.data.files import flush, sync_folder, write_atomic
-from regard.models import fill, tensors
+from regard.models import fill, held, tensors
+from regard.train.mean import RunningMean
 
 __all__ = ["average", "models_saved", "newest", "prune", "restore", "save"]
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq", "row_var", "col_var", "variance")  # of Adam, and of Adafactor
+RAW = "raw"  # weights that a running mean follows
 RESUMABLE = 2  # so many newest checkpoints keep their optimizer state, twice as large as the model
 
 
 def save(
-    folder: Path, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, keep: int, every: int = 1
-) -> Path:
-    """Write a checkpoint of the step `state["step"]` and let go of those no longer needed."""
+    folder: Path, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, keep: int, every: int = 1,
+    mean: RunningMean | None = None,
+) -> Path:  # fmt: skip
+    """Write a checkpoint of the step `state["step"]` and let go of those no longer needed.
+
+    With a running mean, that is the model: whoever opens the run gets it.
+    """
     home = folder / "checkpoints"
     home.mkdir(exist_ok=True)
     final, part = home / f"step-{state['step']:08d}", home / ".part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     try:
-        _write(tensors(model), part / "model.safetensors")
-        _write(_memory(model, optimizer), part / "optimizer.safetensors")
+        _write(tensors(model) if mean is None else mean.weights, part / "model.safetensors")
+        _write(_memory(model, optimizer, mean is not None), part / "optimizer.safetensors")
         sums = {"state": _fingerprint(state)}
         for name in ("model.safetensors", "optimizer.safetensors"):
             flush(part / name)
@@ -115,17 +122,23 @@ def _check(place: Path, names: tuple[str, ...]) -> dict[str, Any]:
     return state
 
 
-def restore(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+@torch.no_grad()
+def restore(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer, mean: RunningMean | None = None) -> None:
     """Put a checkpoint's weights, moments and random state back."""
     fill(model, place / "model.safetensors")
     memory = load_file(place / "optimizer.safetensors")
+    for name, one in held(model).items():
+        if mean is not None:
+            mean.weights[name].copy_(one)
+        if (raw := memory.get(f"{name}/{RAW}")) is not None:
+            one.copy_(raw)
     for device, (_, put) in _random().items():
         if f"random/{device}" in memory:
             put(memory[f"random/{device}"])
     for name, p in model.named_parameters():
-        held = {key: memory[f"{name}/{key}"].to(p.device) for key in MOMENTS if f"{name}/{key}" in memory}
-        if held:  # a head that this task does not train has no moments
-            optimizer.state[p] = held
+        moments = {key: memory[f"{name}/{key}"].to(p.device) for key in MOMENTS if f"{name}/{key}" in memory}
+        if moments:  # a head that this task does not train has no moments
+            optimizer.state[p] = moments
 
 
 def average(files: list[Path]) -> dict[str, Tensor]:
@@ -137,11 +150,12 @@ def average(files: list[Path]) -> dict[str, Tensor]:
     return {name: weight.float() for name, weight in mean.items()}
 
 
-def _memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's moments by parameter name, and the random state that dropout draws from."""
+def _memory(model: nn.Module, optimizer: torch.optim.Optimizer, averaged: bool) -> dict[str, Tensor]:
+    """The optimizer's moments by parameter name, the random state that dropout draws from, and weights not saved elsewhere."""
     moments = {f"{name}/{key}": value.contiguous()
                for name, p in model.named_parameters() for key, value in optimizer.state[p].items()}  # fmt: skip
-    return {**moments, **{f"random/{device}": get() for device, (get, _) in _random().items()}}
+    raw = {f"{name}/{RAW}": one for name, one in tensors(model).items()} if averaged else {}
+    return {**moments, **raw, **{f"random/{device}": get() for device, (get, _) in _random().items()}}
 
 
 def _random() -> dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]]:

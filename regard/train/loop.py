@@ -10,10 +10,9 @@ import json
 import math
 import os
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,19 +20,20 @@ from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from safetensors.torch import save as to_bytes
 from torch import nn
-from torch.utils.tensorboard.writer import SummaryWriter
 
 from regard.config import Run, to_toml
 from regard.data.batch import Place
-from regard.data.corpus import Corpus, members, prepare
+from regard.data.corpus import Corpus, members
 from regard.data.files import alone, write_atomic
+from regard.data.gallery import Gallery
 from regard.decode.folder import answering, pick_device
 from regard.models import FAMILIES, begun, describe, fill, read_config
 from regard.train import checkpoint, memory
 from regard.train.card import card
+from regard.train.journal import Log, progress, stop_politely
+from regard.train.mean import RunningMean
 from regard.train.metrics import Score, evaluate, score_split
 from regard.train.optim import make_optimizer, rate
 from regard.train.parallel import Team, joined
@@ -77,7 +77,7 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
             write_atomic(folder / "run.toml", to_toml(work.run).encode())
             team.wait()  # the others may read what is here now,
             team.wait()  # and have read it
-            with closing(_Log(folder, work.state["step"])) as log, memory.kept():
+            with closing(Log(folder, work.state["step"])) as log, memory.kept():
                 _loop(work, log)
                 return _finish(work, log, command or f"regard train {run.name}")
 
@@ -116,11 +116,12 @@ class _Work:
     console: Console
     say: Callable[..., None]
     device: torch.device
-    corpus: Corpus
+    corpus: Corpus | Gallery
     model: Any
     optimizer: torch.optim.Optimizer
     state: dict[str, Any]  # what a checkpoint remembers beside weights and moments
     team: Team
+    mean: RunningMean | None  # of the weights, if that is the model
 
 
 def _begin(run: Run, folder: Path, fresh: bool, console: Console, team: Team) -> _Work:
@@ -137,24 +138,17 @@ def _begin(run: Run, folder: Path, fresh: bool, console: Console, team: Team) ->
         if Path(run.init).resolve() == folder.resolve():
             raise ValueError(f"init={run.init} is the folder to train in; choose another --out")
         run = begun(run)
-        shutil.copyfile(Path(run.init) / "tokenizer.json", tokenizer)
+        if (Path(run.init) / "tokenizer.json").exists():  # pictures have none
+            shutil.copyfile(Path(run.init) / "tokenizer.json", tokenizer)
+    task = TASKS[run.task]
     with console.status("") as status:
         count = lambda what, n: status.update(f"{what}: {n:,}")  # noqa: E731
-        corpus = prepare(run.data, run.task, tokenizer, say, count)
-    task, run = TASKS[run.task], run if going_on else _sized(run, corpus)
+        corpus = task.reads(run, tokenizer, say, count)
+    run = run if going_on else _sized(run, corpus)
     torch.manual_seed(run.train.seed)
     model = FAMILIES[run.family].build(run.model).to(device)
-    if run.data.longest + task.ends > model.longest:
-        raise ValueError(
-            f"data.longest={run.data.longest} and {task.ends} for start or end are more than the model's {model.longest} learned "
-            f"positions; set data.longest={model.longest - task.ends}"
-            + ("" if run.init else f" or model.longest={run.data.longest + task.ends}")
-        )
-    if run.task == "next" and not run.init and run.data.longest < model.longest:
-        raise ValueError(
-            f"data.longest={run.data.longest} would leave places {run.data.longest + 1} to {model.longest} of the model without "
-            f"training; set model.longest={run.data.longest} too, or data.longest={model.longest}"
-        )
+    if isinstance(corpus, Corpus):
+        _check_places(run, task, model.longest)
     if run.init and not (going_on and any((folder / "checkpoints").glob("step-*"))):
         fill(model, Path(run.init) / "model.safetensors", fresh="classes.")  # before anything is thrown away
         say(f"begins with the weights of {run.init}")
@@ -164,27 +158,46 @@ def _begin(run: Run, folder: Path, fresh: bool, console: Console, team: Team) ->
     if not going_on:
         _try(task, run, corpus)
         _clear(folder)
-        os.replace(tokenizer, folder / "tokenizer.json")
+        if isinstance(corpus, Corpus):
+            os.replace(tokenizer, folder / "tokenizer.json")
         if corpus.labels:
             write_atomic(folder / "labels.txt", "".join(f"{label}\n" for label in corpus.labels).encode())
-    say(f"{run.family}: {_size(model):,} parameters on {device}, {corpus.tokenizer.vocab:,} tokens in the vocabulary")
+    words = f", {corpus.tokenizer.vocab:,} tokens in the vocabulary" if isinstance(corpus, Corpus) else ""
+    say(f"{run.family}: {_size(model):,} parameters on {device}{words}")
     machine = f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads"
     machine += f", {team.size} processes" if team.size > 1 else ""
     state = {"step": 0, "place": Place(), "best": math.inf, "worse": 0, "seconds": 0.0,
              "data": corpus.train.digest, "machine": machine}  # fmt: skip
-    return _Work(run, task, folder, console, say, device, corpus, model, make_optimizer(model, run.train), state, team)
+    mean = RunningMean(model, run.train.ema) if run.train.ema else None
+    optimizer = make_optimizer(model, run.train)
+    return _Work(run, task, folder, console, say, device, corpus, model, optimizer, state, team, mean)
 
 
-def _try(task: Task, run: Run, corpus: Corpus) -> None:
+def _check_places(run: Run, task: Task, longest: int) -> None:
+    """Refuse texts longer than the model has places for, or places that no text would reach."""
+    if run.data.longest + task.ends > longest:
+        raise ValueError(
+            f"data.longest={run.data.longest} and {task.ends} for start or end are more than the model's {longest} learned "
+            f"positions; set data.longest={longest - task.ends}"
+            + ("" if run.init else f" or model.longest={run.data.longest + task.ends}")
+        )
+    if run.task == "next" and not run.init and run.data.longest < longest:
+        raise ValueError(
+            f"data.longest={run.data.longest} would leave places {run.data.longest + 1} to {longest} of the model without "
+            f"training; set model.longest={run.data.longest} too, or data.longest={longest}"
+        )
+
+
+def _try(task: Task, run: Run, corpus: Corpus | Gallery) -> None:
     """Take the first batches: what is wrong with the data is said before anything is thrown away, or hours are spent."""
     next(task.batches(run, corpus, Place()))
     if next(task.held_out(run, corpus, corpus.valid), None) is None:
         raise ValueError("the held-out data has nothing to predict; give more of it")
 
 
-def _sized(run: Run, corpus: Corpus) -> Run:
+def _sized(run: Run, corpus: Corpus | Gallery) -> Run:
     """The run with what its data decides: how many tokens, and how many classes."""
-    found: dict[str, int] = {} if run.init else {"vocab": corpus.tokenizer.vocab}
+    found: dict[str, int] = {"vocab": corpus.tokenizer.vocab} if isinstance(corpus, Corpus) and not run.init else {}
     found |= {"classes": len(corpus.labels)} if corpus.labels else {}
     return dataclasses.replace(run, model=dataclasses.replace(run.model, **found))
 
@@ -207,20 +220,20 @@ def _resume(work: _Work) -> None:
         raise ValueError(
             f"{work.folder}: the training data has changed since step {state['step']}; restore it, or start over with --fresh"
         )
-    checkpoint.restore(place, work.model, work.optimizer)
+    checkpoint.restore(place, work.model, work.optimizer, work.mean)
     if state["machine"] != work.state["machine"]:
         work.say(f"was trained on {state['machine']}, goes on with {work.state['machine']}: the last bits may differ")
     work.state = {**state, "machine": work.state["machine"]}
     work.say(f"resumed at step {state['step']:,}")
 
 
-def _loop(work: _Work, log: "_Log | None") -> None:
+def _loop(work: _Work, log: Log | None) -> None:
     """The loop of the picture above; without a log, that of a process that only helps."""
     t, state, model, optimizer, say, team = work.run.train, work.state, work.model, work.optimizer, work.say, work.team
     stream = work.task.batches(work.run, work.corpus, Place(*state["place"]))
     began = time.monotonic() - state["seconds"]
     model.train()
-    with _progress(work.console, work.run.name, t.steps, state["step"]) as bar, _stop_politely(team) as stop:
+    with progress(work.console, work.run.name, t.steps, state["step"]) as bar, stop_politely(team) as stop:
         since, seen, loss_sum = time.monotonic(), 0, 0.0
         while state["step"] < t.steps and not _enough(state, t.patience):
             step = state["step"] = state["step"] + 1
@@ -247,6 +260,8 @@ def _loop(work: _Work, log: "_Log | None") -> None:
                 group["lr"] = lr
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+            if work.mean is not None:
+                work.mean.follow(step)
             seen += tokens
 
             if step % t.log_every == 0 or step == t.steps:
@@ -271,7 +286,7 @@ def _loop(work: _Work, log: "_Log | None") -> None:
             saving = step % t.save_every == 0 or step == t.steps or bool(asked) or _enough(state, t.patience)
             if saving and log is not None:
                 state["seconds"] = time.monotonic() - began
-                checkpoint.save(work.folder, state, model, optimizer, keep=t.average, every=t.save_every)
+                checkpoint.save(work.folder, state, model, optimizer, t.average, t.save_every, work.mean)
             since += time.monotonic() - paused
             if asked or (saving and stop and team.size == 1):  # a wish that comes later is granted at the next step
                 team.wait()  # until it is saved: torchrun ends all once one has ended
@@ -280,7 +295,7 @@ def _loop(work: _Work, log: "_Log | None") -> None:
         say(f"stopped early at step {state['step']:,}: {t.patience} evaluations without a better loss")
 
 
-def _finish(work: _Work, log: "_Log", command: str) -> Done:
+def _finish(work: _Work, log: Log, command: str) -> Done:
     """Average, score, write the card."""
     run, steps = work.run, work.state["step"]
     held_out = _settle(work)
@@ -311,9 +326,10 @@ def _enough(state: dict[str, Any], patience: int) -> bool:
 
 def _held_out(work: _Work) -> float:
     """The mean loss of held-out data, in nats a prediction."""
-    return evaluate(
-        work.model, work.task.held_out(work.run, work.corpus, work.corpus.valid), work.task.loss, work.device
-    )
+    with work.mean.instead() if work.mean else nullcontext():
+        return evaluate(
+            work.model, work.task.held_out(work.run, work.corpus, work.corpus.valid), work.task.loss, work.device
+        )
 
 
 def _settle(work: _Work) -> float:
@@ -322,6 +338,9 @@ def _settle(work: _Work) -> float:
     checkpoint.prune(folder, t.average, t.save_every)  # if a kill came before it
     files = checkpoint.models_saved(folder, work.say)[-t.average :]
     last = _held_out(work)
+    if work.mean is not None:
+        fill(work.model, files[-1])  # from here on the model is the mean
+        work.mean = None
     if len(files) < 2:
         return last
     write_atomic(folder / "model.safetensors", to_bytes(checkpoint.average(files)))
@@ -346,83 +365,5 @@ def _show_samples(work: _Work) -> None:
 
 
 def _answering(work: _Work) -> Any:
-    return answering(work.model, work.corpus.tokenizer, work.run, work.corpus.labels)
-
-
-class _Log:
-    """`log.jsonl` and TensorBoard events, cut back to the step a run resumes from."""
-
-    def __init__(self, folder: Path, step: int):
-        self.file = folder / "log.jsonl"
-        if self.file.exists():
-            lines = self.file.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if _step_of(line) <= step]
-            write_atomic(self.file, "".join(f"{line}\n" for line in kept).encode())
-        self.events = SummaryWriter(str(folder / "events"), purge_step=step + 1)
-
-    def write(self, step: int, **numbers: float) -> None:
-        """One line of numbers."""
-        with open(self.file, "a", encoding="utf-8") as out:
-            out.write(json.dumps({"step": step, **numbers}) + "\n")
-        for name, number in numbers.items():
-            self.events.add_scalar(name, number, step)
-        self.events.flush()
-
-    def close(self) -> None:
-        """Let go of the file and the thread of TensorBoard."""
-        self.events.close()
-
-
-def _step_of(line: str) -> float:
-    """The step a log line belongs to; the line at the end, or one torn by a kill, belongs to none and is written anew."""
-    try:
-        numbers = json.loads(line)
-        return math.inf if "final_loss" in numbers else numbers["step"]
-    except (ValueError, KeyError, TypeError):
-        return math.inf
-
-
-@contextmanager
-def _progress(console: Console, name: str, steps: int, done: int) -> Iterator[Any]:
-    """A bar with loss, speed and time left; yields `bar(step, numbers)`."""
-    columns = ("{task.description}", BarColumn(), "{task.completed:,}/{task.total:,}", TextColumn("{task.fields[numbers]}"),
-               TimeElapsedColumn(), TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(name, total=steps, completed=done, numbers="")
-
-        def bar(step: int, numbers: str) -> None:
-            progress.update(task, completed=step, numbers=numbers)
-
-        yield bar
-
-
-class _Stop:
-    """True once the user has asked to stop."""
-
-    asked = False
-
-    def __bool__(self) -> bool:
-        return self.asked
-
-
-@contextmanager
-def _stop_politely(team: Team) -> Iterator[_Stop]:
-    """Turn the first Ctrl-C (or SIGTERM) into a wish that the loop grants at the end of its step; a second one kills.
-
-    Of several processes none is killed so: torchrun hands on a signal that all of them may have got already.
-    """
-    stop = _Stop()
-
-    def ask(number: int, frame: Any) -> None:
-        stop.asked = True
-        for n, old in before.items() if team.size == 1 else ():
-            signal.signal(n, old)
-
-    before = {}
-    with suppress(ValueError):  # not the main thread: there are no signals to turn
-        before = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for n, old in before.items():
-            signal.signal(n, old)
+    tokenizer = work.corpus.tokenizer if isinstance(work.corpus, Corpus) else None
+    return answering(work.model, tokenizer, work.run, work.corpus.labels)

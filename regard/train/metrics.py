@@ -13,6 +13,7 @@ from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, nn
 
 from regard.data.corpus import Corpus, encode_split, find_split, members
+from regard.data.gallery import read_split
 from regard.data.sources import SOURCES
 from regard.data.store import Ints, Text
 from regard.decode.reader import UNTRAINED
@@ -92,6 +93,10 @@ def score_split(
         return [one for name in names for one in _translations(answering, name, split, most, say, **how)]
     if task == "class":
         return _accuracy(answering, split, most, **how)
+    if task == "image":
+        return _seen(answering, split, say, **how)
+    if task == "pixels":
+        return _bits(answering, split, say)
     return _perplexity(answering, split, say)
 
 
@@ -133,15 +138,41 @@ def _accuracy(reader: Any, split: str, most: int | None, **how: Any) -> list[Sco
             f"{split} has the class {unknown!r}, never seen in training; known are {', '.join(reader.labels)}"
         )
     guessed = [guess.text for [guess] in reader.classify([text for text, _ in pairs], **how)]
-    wanted = [label for _, label in pairs]
+    return _shares(guessed, [label for _, label in pairs], reader.labels, "texts")
+
+
+@torch.inference_mode()
+def _seen(
+    classifier: Any, split: str, say: Callable[[str], None], progress: Callable[[int], None] = lambda done: None
+) -> list[Score]:
+    """The same for pictures."""
+    run, model, labels = classifier.run, classifier.model, classifier.labels
+    images, device = read_split(run.data, run.model, run.task, split, say, labels), next(model.parameters()).device
+    numbers: list[int] = []
+    for batch in TASKS[run.task].held_out(run, None, images):
+        numbers += model(batch.image.to(device)).argmax(-1).tolist()
+        progress(len(numbers))
+    return _shares([labels[n] for n in numbers], [labels[n] for n in images.labels], labels, "pictures")
+
+
+def _bits(painter: Any, split: str, say: Callable[[str], None]) -> list[Score]:
+    """How many bits a pixel takes, if each is told by the odds the model gives it."""
+    run, device = painter.run, next(painter.model.parameters()).device
+    images, task = read_split(run.data, run.model, run.task, split, say), TASKS[run.task]
+    loss = evaluate(painter.model, task.held_out(run, None, images), task.loss, device)
+    how = f"of {run.model.colours} colours, {len(images):,} pictures of {run.model.image} × {run.model.image}"
+    return [Score("bits per pixel", loss / math.log(2), how)]
+
+
+def _shares(guessed: Sequence[str], wanted: Sequence[str], labels: Sequence[str], what: str) -> list[Score]:
     right, said, there = (
         Counter(g for g, w in zip(guessed, wanted, strict=True) if g == w),
         Counter(guessed),
         Counter(wanted),
     )
-    f1 = [2 * right[label] / (said[label] + there[label]) for label in reader.labels if said[label] + there[label]]
+    f1 = [2 * right[label] / (said[label] + there[label]) for label in labels if said[label] + there[label]]
     return [
-        Score("accuracy", 100 * right.total() / len(pairs), f"share of {len(pairs):,} texts"),
+        Score("accuracy", 100 * right.total() / len(wanted), f"share of {len(wanted):,} {what}"),
         Score("F1", 100 * sum(f1) / len(f1), "mean over classes"),
     ]
 

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.data.batch import Batch, Labelled
+from regard.data.pictures import Pictures
 from regard.data.windows import Masked, Windows
 
-__all__ = ["classify", "guess", "linear_cross_entropy", "next_token", "translate"]
+__all__ = ["classify", "guess", "linear_cross_entropy", "look", "next_token", "translate"]
 
 ROWS = 512  # tokens whose logits are held at once
 
@@ -48,6 +49,17 @@ def classify(model: Any, batch: Labelled, smoothing: float) -> tuple[Tensor, Ten
     logits = model.classify(batch.text, batch.mask)  # (B, classes)
     nll = F.cross_entropy(logits, batch.label, reduction="sum")
     return F.cross_entropy(logits, batch.label, reduction="sum", label_smoothing=smoothing), nll.detach()
+
+
+def look(model: Any, batch: Pictures, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The class of each picture; of two that were mixed, each by its part."""
+    logits = model(batch.image)  # (B, classes)
+    first, second = (
+        F.cross_entropy(logits, label, reduction="none", label_smoothing=smoothing)
+        for label in (batch.label, batch.other)
+    )
+    nll = F.cross_entropy(logits.detach(), batch.label, reduction="sum")
+    return (batch.part * first + (1 - batch.part) * second).sum(), nll
 
 
 def linear_cross_entropy(

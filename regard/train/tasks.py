@@ -5,34 +5,50 @@ next        windows of a text, the next token            gpt
 masked      windows of a text, some tokens hidden        bert
 spans       windows of a text, some spans cut out        t5
 class       texts with a label                           bert
+image       pictures with a label                        vit, swin, mvit, lrnet, resnet
+pixels      pictures, the next pixel                     pixel
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from regard.config import Run
-from regard.data import batch, windows
+from regard.data import batch, corpus, gallery, pictures, pixels, windows
 from regard.data.batch import Place
 from regard.data.corpus import Corpus
+from regard.data.gallery import Gallery
 from regard.data.store import Store, Text
 from regard.train import objectives
 
 __all__ = ["TASKS", "Task"]
 
+Say = Callable[[str], None]
+
 WORDS = 60  # tokens written of a sample
+
+
+def _corpus(run: Run, tokenizer: Path, say: Say, count: Callable[[str, int], None]) -> Corpus:
+    return corpus.prepare(run.data, run.task, tokenizer, say, count)
+
+
+def _gallery(run: Run, tokenizer: Path, say: Say, count: Callable[[str, int], None]) -> Gallery:
+    return gallery.prepare(run.data, run.model, run.task, say, count)
 
 
 class Task(NamedTuple):
     """One kind of training."""
 
     loss: Callable[[Any, Any, float], tuple[Tensor, Tensor]]  # (model, batch, smoothing) → two sums, see `objectives`
-    batches: Callable[[Run, Corpus, Place], Iterator[tuple[Any, Place]]]  # endless, from a place on
-    held_out: Callable[[Run, Corpus, Any], Iterator[Any]]  # each example of a store once
-    samples: Callable[[Any, Corpus], list[str]]  # lines that show what a model can do by now
-    ends: int  # places that a text needs beside its `data.longest` tokens
+    batches: Callable[[Run, Any, Place], Iterator[tuple[Any, Place]]]  # of a corpus or gallery; endless, from a place on
+    held_out: Callable[[Run, Any, Any], Iterator[Any]]  # each example of a store once
+    samples: Callable[[Any, Any], list[str]]  # lines that show what a model can do by now
+    ends: int = 0  # places that a text needs beside its `data.longest` tokens
     unit: str = "tokens"  # what is predicted
+    one: str = "token"  # one of them
+    reads: Callable[[Run, Path, Say, Callable[[str, int], None]], Any] = _corpus  # finds what training reads
 
 
 def _pairs(run: Run, corpus: Corpus, place: Place) -> Iterator[tuple[Any, Place]]:
@@ -111,12 +127,32 @@ def _all_labelled(run: Run, corpus: Corpus, store: Any) -> Iterator[Any]:
     return batch.all_labelled(_store(store), corpus.tokenizer.marks, run.train.tokens)
 
 
+def _nothing(answering: Any, held: Any) -> list[str]:
+    return []
+
+
 def _classified(reader: Any, corpus: Corpus) -> list[str]:
     guesses = reader.classify([text for text, _ in corpus.samples])
     return [
         f"{text}  →  {guess.text} {guess.probability:.0%}   (wanted: {wanted})"
         for (text, wanted), [guess] in zip(corpus.samples, guesses, strict=True)
     ]
+
+
+def _pictures(run: Run, shown: Gallery, place: Place) -> Iterator[tuple[Any, Place]]:
+    return pictures.pictures(shown.train, run.model.image, run.train.images, run.train.seed, run.data, place)
+
+
+def _all_pictures(run: Run, shown: Gallery, images: Any) -> Iterator[Any]:
+    return pictures.all_pictures(images, run.model.image, run.train.images, run.data)
+
+
+def _pixels(run: Run, shown: Gallery, place: Place) -> Iterator[tuple[Any, Place]]:
+    return pixels.pixels(shown.train, run.model.levels, run.train.images, run.train.seed, place)
+
+
+def _all_pixels(run: Run, shown: Gallery, images: Any) -> Iterator[Any]:
+    return pixels.all_pixels(images, run.model.levels, run.train.images)
 
 
 def _store(held: Store | Text) -> Store:
@@ -133,6 +169,8 @@ TASKS: dict[str, Task] = {
     "translate": Task(objectives.translate, _pairs, _all_pairs, _translations, ends=1),
     "next": Task(objectives.next_token, _windows, _all_windows, _written, ends=0),
     "masked": Task(objectives.guess, _masked, _all_masked, _filled, ends=0),
-    "spans": Task(objectives.translate, _spans, _all_spans, lambda model, corpus: [], ends=1),
-    "class": Task(objectives.classify, _labelled, _all_labelled, _classified, ends=2, unit="texts"),
+    "spans": Task(objectives.translate, _spans, _all_spans, _nothing, ends=1),
+    "class": Task(objectives.classify, _labelled, _all_labelled, _classified, ends=2, unit="texts", one="text"),
+    "image": Task(objectives.look, _pictures, _all_pictures, _nothing, unit="pictures", one="picture", reads=_gallery),
+    "pixels": Task(objectives.next_token, _pixels, _all_pixels, _nothing, unit="pixels", one="pixel", reads=_gallery),
 }

@@ -1,22 +1,28 @@
-"""Parameters, FLOPs, bytes: the lectures' arithmetic, for any config, without allocating a single weight."""
+"""Parameters, FLOPs, bytes: the lectures' arithmetic, for any config, without allocating a single weight.
 
-from collections.abc import Callable
+Shapes: H heads, Q queries, K keys; `...` is any batch or window dimensions.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard.config import build
 from regard.layers.positions import Learned
+from regard.layers.tap import watch
 from regard.models import FAMILIES
 
-__all__ = ["Part", "cost"]
+__all__ = ["Part", "PictureCost", "changed", "cost", "picture_cost"]
 
 FLOAT = 4  # bytes of a float32
 
 
 class Part(NamedTuple):
-    """What one part of a model costs for one sentence pair, or one text."""
+    """What one part of a model costs for one sentence pair, one text or one picture."""
 
     name: str
     parameters: int
@@ -28,21 +34,79 @@ class Part(NamedTuple):
 def cost(family: str, config: Any, source: int, target: int) -> list[Part]:
     """Count a model part by part; the last row is the whole.
 
-    For a source and a target of so many tokens, or for a text of `source` tokens if the model reads but one.  The model runs
-    on torch's meta device, which knows shapes and no numbers; torch counts the products.
+    For a source and a target of so many tokens, for a text of `source` tokens if the model reads but one, or for one picture.
+    The model runs on torch's meta device, which knows shapes and no numbers; torch counts the products.
     """
+    if hasattr(config, "image"):
+        return picture_cost(family, config).parts
     with torch.device("meta"):
         model = FAMILIES[family].build(config).eval().requires_grad_(False)
         read, said = torch.ones(1, source, dtype=torch.long), torch.ones(1, target, dtype=torch.long)
     with torch.no_grad(), torch.device("meta"):  # a table of positions may grow on the way
         rows = _sides(model, read, said) if hasattr(model, "decoder") else _stack(model, read)
-    rows.append(("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:])))
-    return [
-        Part(name, parameters, flops, FLOAT * parameters, score_bytes) for name, parameters, flops, score_bytes in rows
-    ]
+    return _summed(rows)
+
+
+class PictureCost(NamedTuple):
+    """What a model of pictures costs for one of them."""
+
+    image: int  # side of the picture, in pixels
+    tokens: int  # that look, in its first attention; 0 if it has none
+    entries: int  # of the scores of one head, in the layer that has most
+    parts: list[Part]  # the last one is the whole
+
+    @property
+    def whole(self) -> Part:
+        """All parts together."""
+        return self.parts[-1]
+
+    @property
+    def entry_bytes(self) -> int:
+        """Of those entries."""
+        return FLOAT * self.entries
+
+
+def changed(name: str, family: str, config: Any, values: Mapping[str, Any]) -> Any:
+    """The config of a model with other values for some keys, checked; `name` is for what is said of a wrong one."""
+    base = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return build(name, FAMILIES[family].config, values, base)
+
+
+def picture_cost(family: str, config: Any) -> PictureCost:
+    """Count a model of pictures part by part, for one picture of the size its config names.
+
+    It runs on the meta device and is watched meanwhile: the shapes of the weights that each attention hands out say how many
+    tokens look, and at how many.  So windows, pooled keys and neighbourhoods are counted as they are, and ragged edges with
+    what fills them up.  What is not a product (norms, softmax, a bias that is added) counts no FLOPs, as in the papers.
+    """
+    with torch.device("meta"):
+        model = FAMILIES[family].build(config).eval().requires_grad_(False)
+        read = torch.empty(1, config.channels, config.image, config.image)
+        if FAMILIES[family].tasks == ("pixels",):
+            read = torch.ones(1, config.image**2, dtype=torch.long)
+    with torch.no_grad(), torch.device("meta"):
+        with watch(model) as seen, FlopCounterMode(display=False) as counter:
+            model(read)
+        flops = counter.get_flop_counts()
+        rows = _stack(model.gpt, read) if hasattr(model, "gpt") else _children(model, flops, seen)
+    calls = [weights for each in seen.values() for weights in each]  # (..., H, Q, K)
+    return PictureCost(
+        image=config.image,
+        tokens=_entries(calls[0]) // calls[0].shape[-1] if calls else 0,
+        entries=max(map(_entries, calls), default=0),
+        parts=_summed(rows),
+    )
 
 
 Row = tuple[str, int, int, int]  # name, parameters, FLOPs, bytes of the scores
+
+
+def _summed(rows: list[Row]) -> list[Part]:
+    """The parts, and all of them together."""
+    whole: Any = ("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:]))
+    return [
+        Part(name, parameters, flops, FLOAT * parameters, scores) for name, parameters, flops, scores in (*rows, whole)
+    ]
 
 
 def _sides(model: Any, read: Tensor, said: Tensor) -> list[Row]:
@@ -78,6 +142,38 @@ def _stack(model: Any, read: Tensor) -> list[Row]:
         ("blocks", sum(blocks.values()), inside, c.depth * c.heads * FLOAT * s * s),
         ("output (tied)", sum(rest.values()), whole - inside, 0),
     ]
+
+
+def _children(model: nn.Module, flops: Mapping[str, Mapping[Any, int]], seen: Mapping[str, list[Tensor]]) -> list[Row]:
+    """The parts that stand in the model's figure, and in the last row what belongs to none of them, such as a class token."""
+
+    def inside(name: str, part: nn.Module) -> int:
+        if name in flops:
+            return sum(flops[name].values())
+        return sum(inside(f"{name}.{key}", child) for key, child in part.named_children())  # a list is never called
+
+    root = type(model).__name__
+    rows = [
+        (
+            name,
+            sum(_weights(part).values()),
+            inside(f"{root}.{name}", part),
+            FLOAT * sum(one.numel() for key, calls in seen.items() if key.startswith(f"{name}.") for one in calls),
+        )
+        for name, part in model.named_children()
+    ]
+    whole = (
+        sum(_weights(model).values()),
+        inside(root, model),
+        FLOAT * sum(one.numel() for calls in seen.values() for one in calls),
+    )
+    rest = [total - sum(column) for total, column in zip(whole, list(zip(*rows, strict=True))[1:], strict=True)]
+    return [row for row in (*rows, ("the rest", *rest)) if any(row[1:])]
+
+
+def _entries(weights: Tensor) -> int:
+    """Of one head, in all windows: (..., H, Q, K) → a number."""
+    return weights.numel() // weights.shape[-3]
 
 
 def _flops(run: Callable[[], object]) -> int:

@@ -3,6 +3,7 @@
 import warnings
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from rich.color import Color
 from rich.style import Style
@@ -12,7 +13,7 @@ from rich.text import Text
 from regard.data.files import write_atomic
 from regard.view.maps import AttentionMap
 
-__all__ = ["to_file", "to_terminal"]
+__all__ = ["check_file", "palette", "save", "to_file", "to_terminal"]
 
 # Dark to light through one hue and back to another: near-black violet, magenta, orange, pale yellow.
 STOPS = ((13, 8, 40), (110, 30, 110), (220, 80, 60), (252, 180, 60), (250, 250, 190))
@@ -53,23 +54,44 @@ def to_terminal(seen: AttentionMap, width: int = 120) -> Table:
     return table
 
 
-def to_file(seen: AttentionMap, file: Path) -> list[str]:
-    """Draw the map as PNG, SVG or PDF, or write it as JSON, by the file's ending; returns what a reader should know."""
+def check_file(file: Path) -> None:
+    """Refuse a file that nothing can be drawn to, before anything is."""
     if not file.parent.is_dir():
         raise ValueError(f"no folder {file.parent}; make it, or choose another --out")
+    if file.suffix.lower() not in (".png", ".svg", ".pdf", ".json"):
+        raise ValueError(f"cannot draw {file.name}; give a name that ends in .png, .svg, .pdf or .json")
+
+
+def palette() -> Any:
+    """The colours of `colour`, for matplotlib."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("regard", [tuple(c / 255 for c in stop) for stop in STOPS])
+
+
+def save(figure: Any, file: Path) -> list[str]:
+    """Write a matplotlib figure; returns what a reader should know."""
+    content = BytesIO()
+    with warnings.catch_warnings(record=True) as said:  # matplotlib has a word for each letter it cannot draw
+        warnings.simplefilter("always")
+        figure.savefig(content, dpi=160, format=file.suffix[1:].lower())
+    write_atomic(file, content.getvalue())
+    boxes = any("missing from font" in str(warning.message) for warning in said)
+    return ["some letters are boxes: matplotlib's font lacks them; the terminal and .json show them"] if boxes else []
+
+
+def to_file(seen: AttentionMap, file: Path) -> list[str]:
+    """Draw the map as PNG, SVG or PDF, or write it as JSON, by the file's ending; returns what a reader should know."""
+    check_file(file)
     if file.suffix.lower() == ".json":
         write_atomic(file, seen.to_json().encode() + b"\n")
         return []
-    if file.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise ValueError(f"cannot draw {file.name}; give a name that ends in .png, .svg, .pdf or .json")
-    from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
     wide, high = len(seen.columns), len(seen.rows)
     figure = Figure(figsize=(1.6 + 0.52 * wide, 1.3 + 0.42 * high), layout="constrained")
     axes = figure.add_subplot()
-    palette = LinearSegmentedColormap.from_list("regard", [tuple(c / 255 for c in stop) for stop in STOPS])
-    image = axes.imshow(seen.weights, cmap=palette, vmin=0, vmax=1, aspect="auto")
+    image = axes.imshow(seen.weights, cmap=palette(), vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(
         range(wide), [_plain(c) for c in seen.columns], rotation=45, ha="left", rotation_mode="anchor", parse_math=False
     )
@@ -93,13 +115,7 @@ def to_file(seen: AttentionMap, file: Path) -> list[str]:
                 )
     scale = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02)
     scale.outline.set_visible(False)
-    content = BytesIO()
-    with warnings.catch_warnings(record=True) as said:  # matplotlib has a word for each letter it cannot draw
-        warnings.simplefilter("always")
-        figure.savefig(content, dpi=160, format=file.suffix[1:].lower())
-    write_atomic(file, content.getvalue())
-    boxes = any("missing from font" in str(warning.message) for warning in said)
-    return ["some letters are boxes: matplotlib's font lacks them; the terminal and .json show them"] if boxes else []
+    return save(figure, file)
 
 
 def _plain(token: str) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from regard.models import FAMILIES, sized
-from regard.view.cost import cost
+from regard.view.cost import cost, picture_cost
 
 COUNTS = {  # of the released checkpoints, an output layer tied to the embeddings counted once
     "gpt-small": 124_439_808,
@@ -19,6 +19,16 @@ COUNTS = {  # of the released checkpoints, an output layer tied to the embedding
     "t5-v1.1-base": 247_577_856,
     "t5-v1.1-large": 783_150_080,
 }
+
+
+PICTURES = {  # of the released checkpoints, as torchvision or the papers' own code hold them
+    "vit-base": 86_567_656,
+}
+
+
+@pytest.mark.parametrize("name", list(PICTURES))
+def test_a_size_for_pictures_has_the_parameters_of_the_released_model(name):
+    assert picture_cost(*sized(name)).whole.parameters == PICTURES[name]
 
 
 @pytest.mark.parametrize("name", list(COUNTS))

@@ -459,7 +459,7 @@ def test_places_of_all_tasks_are_found_again(tmp_path):
     write(tmp_path)
     from regard.data.corpus import prepare
 
-    for task in TASKS:
+    for task in SHAPES:
         run = a_run(task, tmp_path)
         corpus = prepare(run.data, task, tmp_path / f"{task}.json", lambda text: None, lambda what, n: None)
         stream = TASKS[task].batches(run, corpus, Place())

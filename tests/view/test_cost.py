@@ -1,14 +1,20 @@
 """The cost of a model against the lecture's closed formulas and against a real model."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard.layers.tap import watch
+from regard.models import FAMILIES, sized
 from regard.models.transformer import SIZES, Transformer, TransformerConfig
-from regard.view.cost import cost
+from regard.models.vit import ViT, ViTConfig
+from regard.view.cost import changed, cost, picture_cost
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 law = settings(max_examples=8)
 
@@ -82,3 +88,128 @@ def test_counting_draws_no_random_numbers():
     before = torch.get_rng_state()
     cost("transformer", SIZES["tiny"], 5, 5)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+# -- pictures
+
+
+def counted(name: str, **values):
+    family, config = sized(name)
+    return picture_cost(family, changed(name, family, config, values))
+
+
+@pytest.mark.parametrize(("image", "patches"), [(48, 9), (224, 196), (256, 256)])
+def test_squares_of_16_pixels_are_as_many_as_the_lecture_says(image, patches):
+    assert counted("vit-base", image=image, pool="mean").tokens == patches
+    assert counted("vit-base", image=image).tokens == 1 + patches  # the class token looks too
+
+
+@pytest.mark.parametrize(
+    ("image", "entries", "kib", "mib"), [(224, 14**4, 150.0625, 112.546875), (256, 16**4, 256, 192)]
+)
+def test_a_transformer_on_patches_holds_the_scores_the_lecture_says(image, entries, kib, mib):
+    found = counted("vit-large", image=image, depth=48, pool="mean")  # 48 layers of 16 heads
+    assert found.entries == entries
+    assert found.entry_bytes == kib * KIB
+    assert found.whole.score_bytes == mib * MIB
+
+
+def test_a_transformer_on_pixels_would_hold_768_gib_of_scores():
+    found = counted("pixel-large", image=128)
+    assert (found.tokens, found.entries, found.entry_bytes) == (128**2, 128**4, GIB)
+    assert found.whole.score_bytes == 768 * GIB
+
+
+@law
+@given(
+    side=st.integers(1, 4), patch=st.integers(1, 4), heads=st.integers(1, 3), depth=st.integers(1, 3),
+    widen=st.integers(1, 4), pool=st.sampled_from(["token", "mean"]), channels=st.integers(1, 3),
+)  # fmt: skip
+def test_a_vits_flops_follow_the_formula(side, patch, heads, depth, widen, pool, channels):
+    c = ViTConfig(image=side * patch, patch=patch, channels=channels, dim=4 * heads, heads=heads, depth=depth, widen=widen,
+                  classes=5, pool=pool)  # fmt: skip
+    found, p, t = picture_cost("vit", c), side**2, side**2 + (pool == "token")
+    parts = {part.name: part for part in found.parts}
+    assert parts["embed"].flops == 2 * p * patch**2 * channels * c.dim
+    assert parts["blocks"].flops == depth * (2 * t * (4 + 2 * widen) * c.dim**2 + 4 * t * t * c.dim)
+    assert parts["classes"].flops == 2 * c.dim * 5
+    assert parts["all"].flops == sum(parts[name].flops for name in ("embed", "blocks", "classes"))
+    assert (found.image, found.tokens, found.entries) == (side * patch, t, t * t)
+    assert parts["all"].score_bytes == parts["blocks"].score_bytes == 4 * depth * heads * t * t
+    assert parts["all"].parameters == sum(weight.numel() for weight in ViT(c).parameters())
+
+
+@pytest.mark.parametrize("family", [family for family, f in FAMILIES.items() if f.tasks == ("image",)])
+def test_scores_are_as_many_as_a_real_model_hands_out(family):
+    size, config = min(FAMILIES[family].sizes.items(), key=lambda one: picture_cost(family, one[1]).whole.flops)
+    found = picture_cost(family, config)
+    model = FAMILIES[family].build(config).eval()
+    with watch(model) as seen, torch.inference_mode():
+        model(torch.zeros(2, config.channels, config.image, config.image))
+    held = [weights.numel() // 2 for calls in seen.values() for weights in calls]
+    assert found.whole.score_bytes == 4 * sum(held), size
+
+
+def test_cost_prints_one_table_for_all_models_of_pictures(regard):
+    said = regard("cost", "vit-large", "pixel-large", "depth=48", "heads=16", "--image", 128)
+    assert said.code == 0, said.err
+    [vit], [pixel] = ([line for line in said.out.splitlines() if name in line] for name in ("vit-large", "pixel-large"))
+    assert [word for word in pixel.split("│") if "768 GiB" in word]
+    assert "268,435,456" in pixel
+    assert "1 GiB" in pixel
+    assert "4,225" in vit  # 8 × 8 patches and the class token, squared
+    assert said.out.count("forward FLOPs") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "figures"),
+    [
+        (("vit-large", "--image", 48, "pool=mean"), (" 9 ", " 81 ")),
+        (("vit-large", "pool=mean", "depth=48"), ("196", "38,416", "150.06 KiB", "112.55 MiB")),
+        (("vit-large", "pool=mean", "depth=48", "--image", 256), ("256", "65,536", "256 KiB", "192 MiB")),
+        (("vit-base",), ("197", "86,567,656", "35,127,656,448")),
+    ],
+)
+def test_cost_prints_the_figures_of_the_lecture(regard, words, figures):
+    said = regard("cost", *words)
+    assert said.code == 0, said.err
+    [row] = [line for line in said.out.splitlines() if str(words[0]) in line]
+    for figure in figures:
+        assert figure in row
+
+
+def test_cost_of_text_and_pictures_together_prints_both_kinds_of_tables(regard):
+    said = regard("cost", "transformer-base", "vit-tiny", "gpt-small")
+    assert said.out.count("forward FLOPs") == 3
+    assert "63,084,544" in said.out
+    assert "5,717,416" in said.out
+    told = json.loads(regard("cost", "transformer-base", "vit-tiny", "--json").out)
+    assert told["transformer-base"][-1]["parameters"] == 63_084_544
+    assert {key: told["vit-tiny"][key] for key in ("image", "tokens", "parameters", "entries", "entry_bytes")} == {
+        "image": 224, "tokens": 197, "parameters": 5_717_416, "entries": 197**2, "entry_bytes": 4 * 197**2,
+    }  # fmt: skip
+    assert sum(part["flops"] for part in told["vit-tiny"]["parts"][:-1]) == told["vit-tiny"]["flops"]
+
+
+def test_changes_apply_to_every_model_named(regard):
+    told = json.loads(regard("cost", "gpt-small", "bert-base", "model.depth=2", "--json").out)
+    assert {name: parts[1]["parameters"] for name, parts in told.items()} == dict.fromkeys(told, 2 * 7_087_872)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("vit-base", "--image", 225), "patch 16 does not tile a picture of 225 pixels; use a side of 224 or 240"),
+        (("vit-base", "--image", 0), "image is 0; use 1 or more"),
+        (("vit-base", "dept=3"), "unknown key vit-base.dept (did you mean 'depth'?)"),
+        (("vit-base", "depth=many"), "vit-base.depth"),
+        (("vit-base", "heads=5"), "width 768 does not split into 5 heads"),
+        (("gpt-small", "--image", 224), "--image 224 is for models of pictures"),
+        (("depth=3",), "depth=3 changes no model"),
+        (("vit-bass",), "did you mean 'vit-base'"),
+    ],
+)
+def test_what_cannot_be_counted_is_one_line(regard, words, hint):
+    said = regard("cost", *words)
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert hint in said.err

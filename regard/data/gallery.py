@@ -1,0 +1,109 @@
+"""From a `DataConfig` to pictures on disk, train and valid, and the names of their classes: what training on pictures reads."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from regard.config import DataConfig, nearest
+from regard.data.images import (
+    Album,
+    Images,
+    encode_images,
+    folder_pictures,
+    hold_out,
+    named_album,
+    own_album,
+    stored_side,
+)
+from regard.data.sources import SOURCES
+
+__all__ = ["Gallery", "prepare", "read_split"]
+
+FEW = 20  # classes that are named before training
+
+
+class Gallery(NamedTuple):
+    """What training on pictures reads."""
+
+    train: Images
+    valid: Images
+    labels: tuple[str, ...]  # the names of the classes, by number; none if no class is learnt
+
+
+def prepare(
+    config: DataConfig, model: Any, task: str, say: Callable[[str], None], progress: Callable[[str, int], None]
+) -> Gallery:
+    """Find the pictures, train and valid, and store them in the size that the model's config asks for."""
+    labels = _classes(config, say)
+    train, valid = (read_split(config, model, task, split, say, labels, progress) for split in ("train", "valid"))
+    return Gallery(train, valid, labels if task == "image" else ())
+
+
+def read_split(
+    config: DataConfig,
+    model: Any,
+    task: str,
+    split: str,
+    say: Callable[[str], None],
+    labels: Sequence[str] = (),
+    progress: Callable[[str, int], None] = lambda what, done: None,
+) -> Images:
+    """One split by name, or a folder of one's own, stored; `labels` are the classes, by number."""
+    _check(config, task)
+    named = config.source in SOURCES and (split == "valid" or split in SOURCES[config.source].splits)
+    if named:
+        album = named_album(config.source, split, model.channels)
+        own = next(album.pictures()).shape[0]
+    else:
+        own = None
+    side = model.image if task == "pixels" else stored_side(model.image, own)
+    if not named:
+        album = _own(config, split, labels, model.channels, side)
+    heard = partial(progress, f"reading {album.name}")
+    images = encode_images(album.pictures, album.labels, album.name, album.identity, side, model.channels, heard)
+    say(f"{album.name}: {len(images):,} pictures, kept as {side} × {side} pixels")
+    return images
+
+
+def _own(config: DataConfig, split: str, labels: Sequence[str], channels: int, side: int) -> Album:
+    """Pictures of one's own; a tenth of those to learn from is held out if there are no others."""
+    place = {"train": config.train, "valid": config.valid or config.train}.get(split, split)
+    if not place:
+        raise ValueError(
+            f"no {split} data; give data.{split}=FOLDER, which holds a folder of pictures for each class, or data.source=NAME"
+        )
+    folder = Path(place).expanduser()
+    if config.source and not folder.exists():
+        has = SOURCES[config.source].splits
+        raise ValueError(f"{config.source} has no split {split!r}{nearest(split, has)}, and there is no such folder; "
+                         f"splits are {', '.join(has)}")  # fmt: skip
+    found, files = folder_pictures(folder, least=2 if split == "train" else 1)
+    if split in ("train", "valid") and not config.valid:
+        files = hold_out(folder, files)[split == "valid"]
+    album = own_album(folder, files, labels or found, channels, side)
+    return album._replace(name=f"{album.name}, held out" if split == "valid" and not config.valid else album.name)
+
+
+def _check(config: DataConfig, task: str) -> None:
+    known = [name for name, source in SOURCES.items() if source.kind == "images"]
+    if config.source and config.source not in known:
+        what = "is no set of pictures" if config.source in SOURCES else "is not known"
+        raise ValueError(
+            f"data.source={config.source} {what}{nearest(config.source, known)}, and task {task} learns from pictures; "
+            f"known are {', '.join(known)}; for own pictures set data.train to a folder with one folder for each class"
+        )
+
+
+def _classes(config: DataConfig, say: Callable[[str], None]) -> tuple[str, ...]:
+    """The names of the classes: those of the named set, or all folders, which are said with their counts."""
+    if config.source in SOURCES:
+        return SOURCES[config.source].labels
+    if not config.train:
+        return ()
+    labels, files = folder_pictures(Path(config.train).expanduser())
+    counts = Counter(label for _, label in files)
+    shown = [f"{label!r} {counts[label]:,}" for label in labels[:FEW]]
+    say(f"classes: {', '.join(shown)}{f', and {len(labels) - FEW} more' if len(labels) > FEW else ''}")
+    return tuple(labels)

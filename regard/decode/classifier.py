@@ -1,0 +1,67 @@
+"""A picture in, its class out.
+
+Shapes: B pictures, Y X rows and columns, C channels.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from regard.config import Run
+from regard.data.images import fit_square, read_picture, stored_side
+from regard.data.pictures import as_input
+from regard.decode.reader import Guess
+
+__all__ = ["Classifier"]
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A model of pictures, the run it comes from, and the names of the classes it knows."""
+
+    VERBS: ClassVar = ("classify",)  # of the command line, that take it
+
+    model: Any
+    run: Run
+    labels: tuple[str, ...]
+
+    @torch.inference_mode()
+    def classify(
+        self, pictures: Sequence[str | Path | Bytes], top: int = 1, progress: Callable[[int], None] = lambda done: None
+    ) -> list[list[Guess]]:
+        """The likeliest classes of each picture, a file or an array (Y, X, C) of bytes, best first."""
+        if isinstance(pictures, str | Path):
+            raise ValueError("a list of pictures is wanted, not one; put it in brackets")
+        found, size = [], self.run.decode.batch
+        for first in range(0, len(pictures), size):
+            seen = torch.cat([self.read(one) for one in pictures[first : first + size]])  # (B, C, Y, X)
+            odds, best = self.model(seen).softmax(-1).topk(min(top, len(self.labels)))
+            for ps, numbers in zip(odds.tolist(), best.tolist(), strict=True):
+                found.append([Guess(self.labels[n], p) for n, p in zip(numbers, ps, strict=True)])
+            progress(len(found))
+        return found
+
+    def read(self, picture: str | Path | Bytes) -> Tensor:
+        """What the model sees of a picture: its middle, scaled; (1, C, Y, X)."""
+        return as_input(self.square(picture)[None], self.run.model.image, self.run.data).to(self._device)
+
+    def square(self, picture: str | Path | Bytes) -> Bytes:
+        """The middle of a picture, as training saw it: (Y, X, C)."""
+        c = self.run.model
+        side = stored_side(c.image, None)
+        held = read_picture(Path(picture), c.channels, side) if isinstance(picture, str | Path) else picture
+        if held.shape[:2] == (c.image, c.image):  # a picture of the very size is taken whole
+            return held
+        return fit_square(held, side)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device

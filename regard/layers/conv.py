@@ -1,0 +1,75 @@
+"""What convolutional networks are made of: a convolution with its batch norm, and a branch around which the input passes.
+
+Shapes: B batch, C channels, Y X rows and columns of the grid.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from regard.layers.dropout import DropPath
+
+__all__ = ["ConvNorm", "Residual", "batch_norm", "fold_norms", "to_channels_last"]
+
+
+def batch_norm(dim: int) -> nn.BatchNorm2d:
+    """Torch's batch norm without its count of batches: the running statistics move by a momentum, the count is never read."""
+    norm = nn.BatchNorm2d(dim)
+    norm.num_batches_tracked = None
+    return norm
+
+
+class ConvNorm(nn.Module):
+    """A convolution and its batch norm, whose shift takes the place of a bias; a picture keeps its size at stride 1."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1):
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+        self.norm: nn.Module = batch_norm(outputs)
+        nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, Y, X) → (B, outputs, ⌈Y / stride⌉, ⌈X / stride⌉)."""
+        return self.norm(self.conv(x))
+
+
+class Residual(nn.Module):
+    """Figure 2 of https://arxiv.org/abs/1512.03385.
+
+    x ─┬─ body ─ + ─ relu ─
+       └─────────┘ 1 × 1 convolution, where the body changes the shape
+    """
+
+    def __init__(self, body: nn.Module, inputs: int, outputs: int, stride: int = 1, drop_path: float = 0.0):
+        super().__init__()
+        self.body, self.drop = body, DropPath(drop_path)
+        same = inputs == outputs and stride == 1
+        self.shortcut = nn.Identity() if same else ConvNorm(inputs, outputs, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, Y, X) → (B, outputs, ⌈Y / stride⌉, ⌈X / stride⌉)."""
+        return torch.relu_(self.drop.onto(self.shortcut(x), self.body(x)))
+
+
+def to_channels_last(model: nn.Module) -> None:
+    """Lay out the weights of convolutions as they read a picture whose channels lie side by side: faster on a CPU."""
+    for part in model.modules():
+        if isinstance(part, nn.Conv2d):
+            part.weight.data = part.weight.data.contiguous(memory_format=torch.channels_last)
+
+
+@torch.no_grad()
+def fold_norms(model: nn.Module) -> nn.Module:
+    """Multiply every batch norm into the convolution before it, in place: for answers, not for training.
+
+    The numbers stay the same but for rounding, and a pass over each grid is saved.
+    """
+    for part in model.modules():
+        if isinstance(part, ConvNorm) and isinstance(part.norm, nn.BatchNorm2d):
+            conv, norm = part.conv, part.norm
+            assert norm.running_var is not None
+            assert norm.running_mean is not None
+            scale = norm.weight * (norm.running_var + norm.eps).rsqrt()  # (C,)
+            conv.weight.mul_(scale[:, None, None, None])
+            conv.bias = nn.Parameter(norm.bias - norm.running_mean * scale)
+            part.norm = nn.Identity()
+    return model.requires_grad_(False)

@@ -1,0 +1,44 @@
+"""A running mean of a model's weights, a steadier model than its last step."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from regard.models import held
+
+__all__ = ["RunningMean"]
+
+
+class RunningMean:
+    """Weights that follow the trained ones by a share of the way each step (EMA).
+
+    The share is larger in the first steps, so that the random beginning is soon forgotten.
+    """
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.model, self.decay = model, decay
+        self.weights: dict[str, Tensor] = {name: one.detach().clone() for name, one in held(model).items()}
+
+    @torch.no_grad()
+    def follow(self, step: int) -> None:
+        """Come a bit nearer to the model as it is after this step."""
+        share = 1 - min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.weights.values()), [one.detach() for one in held(self.model).values()], share)
+
+    @contextmanager
+    def instead(self) -> Iterator[None]:
+        """The mean in place of the model's weights, inside the `with`."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, one in held(self.model).items():
+            kept = one.detach().clone()
+            one.copy_(self.weights[name])
+            self.weights[name].copy_(kept)

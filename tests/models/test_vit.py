@@ -1,0 +1,104 @@
+"""ViT: patches are what a strided convolution sees, places stretch, and what is refused says what would do."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from regard.layers.positions import LearnedGrid
+from regard.layers.shapes import from_patches, to_patches
+from regard.models.vit import ViT, ViTConfig
+
+SMALL = {"image": 12, "patch": 4, "dim": 16, "depth": 2, "heads": 2, "classes": 5}
+
+
+def vit(**changes: object) -> ViT:
+    torch.manual_seed(0)
+    return ViT(ViTConfig(**{**SMALL, **changes})).eval()
+
+
+def test_embedded_patches_are_what_a_strided_convolution_gives():
+    model, x = vit(), torch.randn(2, 3, 12, 8)
+    kernel = model.embed.weight.view(16, 3, 4, 4)
+    wanted = F.conv2d(x, kernel, model.embed.bias, stride=4).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(model.embed(to_patches(x, 4)), wanted)
+
+
+@pytest.mark.parametrize(("rows", "columns", "patch"), [(1, 1, 4), (2, 3, 4), (4, 2, 1), (3, 3, 7)])
+def test_patches_put_together_are_the_picture(rows, columns, patch):
+    x = torch.randn(2, 3, rows * patch, columns * patch)
+    cut = to_patches(x, patch)
+    assert cut.shape == (2, rows * columns, 3 * patch * patch)
+    assert torch.equal(from_patches(cut, patch, rows), x)
+    assert torch.equal(cut[1, columns - 1], x[1, :, :patch, -patch:].flatten())
+
+
+def test_a_picture_of_the_base_size_has_196_patches_that_hold_all_its_numbers():
+    cut = to_patches(torch.zeros(1, 3, 224, 224), 16)
+    assert cut.shape == (1, 196, 768)
+    assert cut.numel() == 224 * 224 * 3
+
+
+def test_places_of_the_trained_size_are_not_changed_by_stretching():
+    places = LearnedGrid(8, 4, before=1)
+    assert places(4, 4) is places.table
+    first, grid = places.table.split((1, 16))
+    stretched = F.interpolate(grid.T.view(1, 8, 4, 4), (4, 4), mode="bicubic")[0].flatten(1).T
+    torch.testing.assert_close(torch.cat((first, stretched)), places.table)
+
+
+def test_places_of_another_size_keep_the_class_token_and_the_mean_of_a_flat_grid():
+    places = LearnedGrid(3, 2, before=1)
+    with torch.no_grad():
+        places.table[1:] = torch.tensor([1.0, 2.0, 3.0])
+    found = places(5, 7)
+    assert found.shape == (36, 3)
+    assert torch.equal(found[0], places.table[0])
+    torch.testing.assert_close(found[1:], torch.tensor([1.0, 2.0, 3.0]).expand(35, 3))
+
+
+@pytest.mark.parametrize("pool", ["token", "mean"])
+def test_another_size_than_trained_is_read(pool):
+    assert vit(pool=pool)(torch.randn(2, 3, 20, 8)).shape == (2, 5)
+
+
+def test_without_places_the_order_of_patches_does_not_matter():
+    model = vit(pool="mean")
+    torch.nn.init.zeros_(model.positions.table)
+    x = torch.randn(1, 3, 12, 12)
+    order = torch.randperm(9)
+    shuffled = from_patches(to_patches(x, 4)[:, order], 4, 3)
+    torch.testing.assert_close(model(shuffled), model(x))
+    torch.nn.init.normal_(model.positions.table)
+    assert not torch.allclose(model(shuffled), model(x))
+
+
+def test_a_patch_that_does_not_tile_is_refused_with_sizes_that_do():
+    with pytest.raises(ValueError, match="patch 5 does not tile a picture of 12 pixels; use a side of 10 or 15"):
+        ViTConfig(**{**SMALL, "patch": 5})
+    with pytest.raises(ValueError, match="patch 4 does not tile a picture of 14 pixels; use a side of 12 or 16"):
+        vit()(torch.randn(1, 3, 14, 12))
+
+
+def test_dropping_paths_changes_training_only_and_by_whole_examples():
+    model, x = vit(drop_path=0.5), torch.randn(8, 3, 12, 12)
+    plain = vit()
+    torch.testing.assert_close(model(x), plain(x))
+    model.train()
+    torch.manual_seed(1)
+    block = model.blocks[-1]
+    h = torch.randn(64, 10, 16)
+    change = block.around_mlp(h, lambda y: torch.ones_like(y)) - h
+    kept = change.flatten(1)
+    torch.testing.assert_close(kept, kept[:, :1].expand_as(kept))  # one decision an example
+    assert {round(value, 4) for value in kept[:, 0].tolist()} == {0.0, 2.0}
+
+
+def test_it_learns_a_small_batch_by_heart():
+    torch.manual_seed(0)
+    model, x, y = ViT(ViTConfig(**SMALL)), torch.randn(10, 3, 12, 12), torch.arange(10) % 5
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(60):
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert (model(x).argmax(1) == y).all()
