@@ -12,7 +12,9 @@ from regard.version import VERSION as __version__
 if TYPE_CHECKING:
     from regard.config import Run as Run
     from regard.data.tokenizer import Tokenizer as Tokenizer
+    from regard.decode.classifier import Classifier as Classifier
     from regard.decode.folder import load as load
+    from regard.decode.painter import Painter as Painter
     from regard.decode.reader import Reader as Reader
     from regard.decode.search import beam as beam
     from regard.decode.search import greedy as greedy
@@ -23,15 +25,23 @@ if TYPE_CHECKING:
     from regard.layers.attention import Attention as Attention
     from regard.layers.attention import attend as attend
     from regard.layers.tap import watch as watch
+    from regard.models.attention_cnn import ResNet as ResNet
     from regard.models.bert import BERT as BERT
     from regard.models.gpt import GPT as GPT
+    from regard.models.lrnet import LRNet as LRNet
+    from regard.models.mvit import MViT as MViT
+    from regard.models.pixel import Pixel as Pixel
+    from regard.models.swin import Swin as Swin
     from regard.models.t5 import T5 as T5
     from regard.models.transformer import Transformer as Transformer
     from regard.models.transformer import TransformerConfig as TransformerConfig
+    from regard.models.vit import ViT as ViT
     from regard.train.loop import fit as fit
     from regard.view.cost import cost as cost
     from regard.view.maps import AttentionMap as AttentionMap
     from regard.view.maps import look as look
+    from regard.view.pictures import PictureMap as PictureMap
+    from regard.view.pictures import look_at as look_at
 
 _HOMES = {
     "Run": "config",
@@ -44,6 +54,12 @@ _HOMES = {
     "GPT": "models.gpt",
     "BERT": "models.bert",
     "T5": "models.t5",
+    "ResNet": "models.attention_cnn",
+    "LRNet": "models.lrnet",
+    "Pixel": "models.pixel",
+    "ViT": "models.vit",
+    "Swin": "models.swin",
+    "MViT": "models.mvit",
     "greedy": "decode.search",
     "sample": "decode.search",
     "beam": "decode.search",
@@ -51,10 +67,14 @@ _HOMES = {
     "Translator": "decode.translator",
     "Writer": "decode.writer",
     "Reader": "decode.reader",
+    "Classifier": "decode.classifier",
+    "Painter": "decode.painter",
     "load": "decode.folder",
     "fit": "train.loop",
     "AttentionMap": "view.maps",
     "look": "view.maps",
+    "PictureMap": "view.pictures",
+    "look_at": "view.pictures",
     "cost": "view.cost",
 }
 

@@ -14,15 +14,17 @@ def import_(
     what: Checkpoint,
     to: Annotated[Path, typer.Option(help="The run folder to make.", show_default=False)],
 ) -> None:  # fmt: skip
-    """Open a Hugging Face checkpoint: GPT-2, BERT, T5, or Marian with a tokenizer.json.
+    """Open a Hugging Face checkpoint: GPT-2, BERT, T5, or Marian with a tokenizer.json; ViT, Swin, Swin V2, ResNet.
 
     regard import all-MiniLM-L6-v2/ --to runs/minilm
+
+    regard import vit-base-patch16-224/ --to runs/vit
     """
     from regard.interop.hf import fetch, import_run
 
     folder = Path(what)
     if folder.is_file():
-        raise ValueError(f"{what} is a file; give its folder, with config.json and tokenizer.json beside it")
+        raise ValueError(f"{what} is a file; give its folder, with config.json and all else beside it")
     if not folder.is_dir() and (
         folder.is_absolute() or what.startswith(".") or what.endswith("/") or what.count("/") > 1
     ):

@@ -78,7 +78,7 @@ def _show_picture(
     seen = look_at(classifier, picture, layer, head)
     for note in to_file(seen, file):
         print(note, file=sys.stderr)
-    print(f"{seen.guess} {seen.probability:.1%}, saved {file}")
+    print(f"{seen.found}, saved {file}")
 
 
 def cost(

@@ -53,13 +53,12 @@ def read_split(
     """One split by name, or a folder of one's own, stored; `labels` are the classes, by number."""
     _check(config, task)
     named = config.source in SOURCES and (split == "valid" or split in SOURCES[config.source].splits)
+    side = model.image
+    if task == "image":
+        side = stored_side(model.image, SOURCES[config.source].side if named else None)
     if named:
         album = named_album(config.source, split, model.channels)
-        own = next(album.pictures()).shape[0]
     else:
-        own = None
-    side = model.image if task == "pixels" else stored_side(model.image, own)
-    if not named:
         album = _own(config, split, labels, model.channels, side)
     heard = partial(progress, f"reading {album.name}")
     images = encode_images(album.pictures, album.labels, album.name, album.identity, side, model.channels, heard)

@@ -121,9 +121,7 @@ def _normalised(x: Tensor, how: DataConfig) -> Tensor:
 def _each(name: str, values: list[float], channels: int) -> Tensor:
     """A number for each channel, of pixels from 0 to 255: (C, 1, 1)."""
     if len(values) not in (0, channels):
-        raise ValueError(
-            f"data.{name} has {len(values)} numbers, a picture {channels} channels; give {channels}, or none"
-        )
+        raise ValueError(f"data.{name} is {values}; a picture here has {channels} channels: give one number for each")
     return 255 * torch.tensor(values or [0.5] * channels)[:, None, None]
 
 

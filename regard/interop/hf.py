@@ -1,12 +1,15 @@
-"""Hugging Face checkpoints in and out: GPT-2, BERT, T5, Marian.
+"""Hugging Face checkpoints in and out: GPT-2, BERT, T5, Marian; ViT, Swin, ResNet.
 
     their folder ── fetch ── import_run ──▶ run folder ── export_run ──▶ their folder
-    config.json, model.safetensors,         config.json, model.safetensors,
-    tokenizer.json                          tokenizer.json, run.toml, labels.txt, README.md
+    config.json, model.safetensors,         config.json, model.safetensors, run.toml, labels.txt, README.md,
+    tokenizer.json                          tokenizer.json
+    or preprocessor_config.json             if it reads text
 
-`names` has the tables, `weights` moves tensors by them, `vocabulary` reads and writes tokenizers.
+`names` has the tables (those of pictures each have a file), `weights` moves tensors by them, `vocabulary` reads and writes
+tokenizers, `processor` how pictures are prepared.
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -21,8 +24,11 @@ from safetensors.torch import save
 from regard.config import DataConfig, DecodeConfig, Run, build, to_toml
 from regard.config import load as load_run
 from regard.data.files import sync_folder, write_atomic
+from regard.data.images import stored_side
+from regard.data.sources import SOURCES
 from regard.data.tokenizer import Tokenizer
 from regard.decode.folder import read_labels
+from regard.interop.processor import PROCESSOR, Seen, describe_processor, read_processor
 from regard.interop.vocabulary import describe_tokenizer, read_tokenizer, with_ends
 from regard.interop.weights import (
     GENERATION,
@@ -44,11 +50,11 @@ __all__ = ["export_model", "export_run", "fetch", "import_model", "import_run"]
 
 TOKENIZERS = {"gpt": "bytes", "bert": "wordpiece", "t5": "bpe", "transformer": "bpe"}  # what is nearest of our own
 LONGEST = 512  # tokens, of a model that knows no limit
-HEADS = {"hidden": "hidden words", "pool": "the pooled vector"}
+HEADS = {"hidden": "hidden words", "pool": "the pooled vector", "classes": "classes"}
 POOLING = "1_Pooling/config.json"  # how sentence-transformers makes one vector of a text's
 FETCHED = ["config.json", GENERATION, "model.safetensors", "model.safetensors.index.json", "model-*.safetensors",
            "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt", "modules.json",
-           "sentence_bert_config.json", POOLING, "README.md"]  # fmt: skip
+           "sentence_bert_config.json", POOLING, PROCESSOR, "README.md"]  # fmt: skip
 
 
 def fetch(name: str) -> Path:
@@ -76,47 +82,56 @@ def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -
     """Make a run folder of a checkpoint; `name` is what errors and the card call it, else the folder's."""
     with _whole(to) as part, called(name or str(folder)):
         found = read_model(folder)
-        inner = read_tokenizer(folder)
-        if (most := max(inner.get_vocab().values(), default=0)) >= found.config.vocab:
-            raise ValueError(
-                f"its tokenizer numbers tokens up to {most:,}, its model has {found.config.vocab:,}; "
-                f"they are not of the same checkpoint: download both again"
-            )
-        tokenizer = Tokenizer(inner)
-        _same_marks(found, tokenizer, folder)
-        run = _run(found, tokenizer.vocab, to.name, _licence(folder), _longest(folder))
+        if _reads_text(found.config):
+            tokenizer = _tokenizer(found, folder)
+            tokenizer.save(part / "tokenizer.json")
+            run = _run(found, to.name, _licence(folder), _text(found, tokenizer.vocab, _longest(folder)))
+        else:
+            run = _run(found, to.name, _licence(folder), _pictures(found, folder))
         said = describe_ours(found.family, found.config, version)
-        tokenizer.save(part / "tokenizer.json")
         write_atomic(part / "model.safetensors", save(tensors(found.model)))
         write_atomic(part / "config.json", json.dumps(said, indent=1).encode())
         write_atomic(part / "run.toml", to_toml(run).encode())
-        if run.task == "class":
+        if getattr(found.config, "classes", 0):
             write_atomic(part / "labels.txt", "".join(f"{label}\n" for label in _labels(found)).encode())
         write_atomic(part / "README.md", _card(found, run, version, name or folder.name).encode())
 
 
 def export_run(folder: Path, to: Path) -> None:
-    """Write a run as a folder that `AutoModel`, `AutoTokenizer` and pipelines open."""
+    """Write a run as a folder that `AutoModel`, `AutoTokenizer` or `AutoImageProcessor`, and pipelines open."""
     family, config = read_config(folder)
     file = folder / "run.toml"
     run = load_run(str(file), (), FAMILIES) if file.exists() else Run(folder.name, family, config)
     untrained = tuple(filter(None, run.untrained.split(",")))
     said = describe(family, config, untrained)  # what has no form there is refused before anything is read
     with _whole(to) as part:
-        model, tokenizer = load_model(folder), Tokenizer.load(folder / "tokenizer.json")
-        ends = numbers(tokenizer.marks, family)
+        model = load_model(folder)
         if labels := read_labels(folder):
             names = dict(enumerate(labels))
             said |= {"id2label": names, "label2id": {label: n for n, label in names.items()}}
-        longest = min(model.longest, LONGEST) if family == "t5" else config.longest
-        files: dict[str, Any] = {"config.json": said | ends,
-                                 "tokenizer_config.json": describe_tokenizer(tokenizer, family, longest)}  # fmt: skip
-        if family != "bert":
-            files[GENERATION] = ends | (_answers(run.decode, longest) if family != "gpt" else {})
+        if _reads_text(config):
+            files = _text_files(folder, run, model, said)
+            write_atomic(part / "tokenizer.json", with_ends(folder / "tokenizer.json", family).encode())
+        else:
+            files = {"config.json": said, PROCESSOR: describe_processor(_seen(config, run.data))}
         for name, content in files.items():
             write_atomic(part / name, json.dumps(content, indent=2, ensure_ascii=False).encode())
-        write_atomic(part / "tokenizer.json", with_ends(folder / "tokenizer.json", family).encode())
         write_weights(family, config, model, part, untrained)
+
+
+def _text_files(folder: Path, run: Run, model: Any, said: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What their folder of a model of text says, beside its tokenizer and weights."""
+    tokenizer, family = Tokenizer.load(folder / "tokenizer.json"), run.family
+    ends = numbers(tokenizer.marks, family)
+    longest = min(model.longest, LONGEST) if family == "t5" else model.config.longest
+    files = {"config.json": said | ends, "tokenizer_config.json": describe_tokenizer(tokenizer, family, longest)}
+    if family != "bert":
+        files[GENERATION] = ends | (_answers(run.decode, longest) if family != "gpt" else {})
+    return files
+
+
+def _reads_text(config: Any) -> bool:
+    return hasattr(config, "vocab")
 
 
 @contextmanager
@@ -137,24 +152,60 @@ def _whole(to: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _run(found: Imported, vocab: int, name: str, licence: str, most: int) -> Run:
+def _run(found: Imported, name: str, licence: str, data: dict[str, Any]) -> Run:
     """What run.toml says: enough to go on training, or to answer as the checkpoint would."""
     c, task = found.config, FAMILIES[found.family].tasks[0]
-    longest = getattr(c, "longest", LONGEST)
     searched = {"beam": found.said.get("num_beams") or 1, "length_penalty": found.said.get("length_penalty")}
-    if most:
-        longest = max(2, min(most, longest) - 2)  # start and end take two places
-    data = {"tokenizer": TOKENIZERS[found.family], "vocab": vocab, "longest": longest}
     return Run(
         name=re.sub(r"[^\w.+-]", "-", name).lstrip(".") or found.family,
         family=found.family,
         model=c,
-        task="class" if getattr(c, "classes", 0) else task,
+        task="class" if _reads_text(c) and getattr(c, "classes", 0) > 0 else task,
         untrained=",".join(found.untrained),
         data=build("data", DataConfig, data),
         decode=build("decode", DecodeConfig, {key: one for key, one in searched.items() if one is not None}),
         licence=licence,
     )
+
+
+def _text(found: Imported, vocab: int, most: int) -> dict[str, Any]:
+    """How a text becomes tokens."""
+    longest = getattr(found.config, "longest", LONGEST)
+    if most:
+        longest = max(2, min(most, longest) - 2)  # start and end take two places
+    return {"tokenizer": TOKENIZERS[found.family], "vocab": vocab, "longest": longest}
+
+
+def _tokenizer(found: Imported, folder: Path) -> Tokenizer:
+    """The tokenizer of a checkpoint, if it fits its model."""
+    inner = read_tokenizer(folder)
+    if (most := max(inner.get_vocab().values(), default=0)) >= found.config.vocab:
+        raise ValueError(
+            f"its tokenizer numbers tokens up to {most:,}, its model has {found.config.vocab:,}; "
+            f"they are not of the same checkpoint: download both again"
+        )
+    tokenizer = Tokenizer(inner)
+    _same_marks(found, tokenizer, folder)
+    return tokenizer
+
+
+def _pictures(found: Imported, folder: Path) -> dict[str, Any]:
+    """How a picture becomes what the model sees."""
+    seen = read_processor(folder, found.family, found.config.channels)
+    if seen.image != found.config.image:
+        raise ValueError(f"{PROCESSOR} makes pictures of {seen.image} pixels, its model sees {found.config.image}; "
+                         f"they are not of the same checkpoint: download both again")  # fmt: skip
+    known = {field.name for field in dataclasses.fields(DataConfig)}
+    return {key: value for key, value in dataclasses.asdict(seen).items() if key in known}
+
+
+def _seen(c: Any, how: DataConfig) -> Seen:
+    """What a model of ours sees of a picture."""
+    own = SOURCES[how.source].side if how.source in SOURCES else None
+    side = getattr(how, "side", 0) or stored_side(c.image, own)
+    usual = [0.5] * c.channels
+    return Seen(c.image, side, getattr(how, "fit", "crop"), getattr(how, "resample", "bicubic"), how.mean or usual,
+                how.std or usual)  # fmt: skip
 
 
 def _longest(folder: Path) -> int:

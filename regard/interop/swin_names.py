@@ -79,20 +79,22 @@ def _columns_first(x: Tensor) -> Tensor:
 
 def _block_names(ours: str, theirs: str, second: bool) -> Iterator[Names]:
     look = f"{theirs}.attention.self"
+    three = [f"{look}.{one}" for one in ("query", "key", "value")]
+    yield Names(f"{ours}.attn.qkv.weight", tuple(f"{one}.weight" for one in three))
     for kind in BOTH:
-        parts = ("query", "value") if second and kind == "bias" else ("query", "key", "value")
-        yield Names(f"{ours}.attn.qkv.{kind}", tuple(f"{look}.{part}.{kind}" for part in parts))
         yield Names(f"{ours}.attn.out.{kind}", (f"{theirs}.attention.output.dense.{kind}",))
         yield Names(f"{ours}.around_attn.norm.{kind}", (f"{theirs}.layernorm_before.{kind}",))
         yield Names(f"{ours}.mlp.up.{kind}", (f"{theirs}.intermediate.dense.{kind}",))
         yield Names(f"{ours}.mlp.down.{kind}", (f"{theirs}.output.dense.{kind}",))
         yield Names(f"{ours}.around_mlp.norm.{kind}", (f"{theirs}.layernorm_after.{kind}",))
     if second:
+        yield Names(f"{ours}.attn.qkv.query_value", (f"{look}.query.bias", f"{look}.value.bias"))
         yield Names(f"{ours}.attn.prepare.temperature", (f"{look}.logit_scale",))
         for kind in BOTH:
             yield Names(f"{ours}.bias.up.{kind}", (f"{look}.continuous_position_bias_mlp.0.{kind}",))
         yield Names(f"{ours}.bias.down.weight", (f"{look}.continuous_position_bias_mlp.2.weight",))
     else:
+        yield Names(f"{ours}.attn.qkv.bias", tuple(f"{one}.bias" for one in three))
         yield Names(f"{ours}.bias.table", (f"{look}.relative_position_bias_table",))
 
 

@@ -23,7 +23,9 @@ def _vit_config(said: Described, weights: Weights) -> ViTConfig:
             said = {**said, key: said[key][0]}
     hidden, dim = said.get("intermediate_size"), said.get("hidden_size")
     if not (isinstance(hidden, int) and isinstance(dim, int) and dim > 0 and hidden % dim == 0):
-        raise ValueError(f"config.json has intermediate_size = {hidden!r}; regard's model has a multiple of hidden_size")
+        raise ValueError(
+            f"config.json has intermediate_size = {hidden!r}; regard's model has a multiple of hidden_size"
+        )
     return _make(ViTConfig, said, sizes, widen=hidden // dim, classes=_classes(said, "classifier.weight" in weights),
                  dropout=said.get("hidden_dropout_prob", 0.0), drop_path=said.get("drop_path_rate", 0.0))  # fmt: skip
 

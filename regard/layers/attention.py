@@ -99,24 +99,27 @@ def _folded(
 
 
 class KeysUnbiased(nn.Module):
-    """Queries, keys and values in one product, of which the keys have no bias: one that all keys share moves all scores alike."""
+    """Queries, keys and values in one product, of which the keys have no bias, as in the released code of Swin V2."""
 
     def __init__(self, dim: int, outputs: int, bias: bool = True):
         super().__init__()
+        assert bias, "without any bias, `Linear` does the same"
         self.weight = nn.Parameter(torch.empty(outputs, dim))  # rows: queries, keys, values
-        self.bias = nn.Parameter(torch.zeros(outputs // 3 * 2)) if bias else None  # of queries, then of values
+        self.query_value = nn.Parameter(torch.zeros(outputs // 3 * 2))  # biases of queries, then of values
+
+    @property
+    def bias(self) -> Tensor:
+        """One for each row, of the keys 0."""
+        query, value = self.query_value.chunk(2)
+        return torch.cat((query, torch.zeros_like(query), value))
 
     def at_hand(self, start: int = 0, stop: int | None = None) -> Callable[[Tensor], Tensor]:
         """A function for outputs `start` to `stop` - 1, as `Linear` has one."""
-        if self.bias is None:
-            return partial(F.linear, weight=self.weight[start:stop])
-        query, value = self.bias.chunk(2)
-        bias = torch.cat((query, torch.zeros_like(query), value))
-        return partial(F.linear, weight=self.weight[start:stop], bias=bias[start:stop])
+        return partial(F.linear, weight=self.weight[start:stop], bias=self.bias[start:stop])
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) → (..., 3 · inner)."""
-        return self.at_hand()(x)
+        return F.linear(x, self.weight, self.bias)
 
 
 class Attention(nn.Module):

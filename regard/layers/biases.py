@@ -1,7 +1,7 @@
 """Where a key stands, as a number added to its score.
 
 Shapes: B batch, Q queries, K keys, H heads, E width of one head; of pictures Y X rows and columns of a grid,
-M side of a window.
+M side of a window, R side of a neighbourhood.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.layers.linear import Linear
 
-__all__ = ["Buckets", "ByAxis", "OffsetMLP", "OffsetTable", "bucket", "offset_numbers"]
+__all__ = ["Buckets", "ByAxis", "GeometricPrior", "OffsetMLP", "OffsetTable", "bucket", "offset_numbers"]
 
 
 def bucket(distance: Tensor, buckets: int, furthest: int, both_ways: bool) -> Tensor:
@@ -135,3 +135,21 @@ class OffsetMLP(nn.Module):
         table = 16 * torch.sigmoid(self.down(torch.relu(self.up(offsets))))  # ((2 M - 1)², H)
         numbers = offset_numbers(window, window, table.device)
         return table.T.index_select(1, numbers).view(1, -1, window**2, window**2)
+
+
+class GeometricPrior(nn.Module):
+    """LR-Net's bias: a small network reads how far a neighbour lies down and to the right.
+
+    Section 3.2 of https://arxiv.org/abs/1904.11491.  The edge of the neighbourhood is at 1.
+    """
+
+    def __init__(self, heads: int, kernel: int, hidden: int = 32):
+        super().__init__()
+        self.kernel = kernel
+        self.up, self.down = Linear(2, hidden), Linear(hidden, heads)
+
+    def forward(self) -> Tensor:
+        """For each neighbour, row by row: (H, R · R)."""
+        line = torch.linspace(-1, 1, self.kernel).to(self.up.weight) if self.kernel > 1 else self.up.weight.new_zeros(1)
+        offsets = torch.cartesian_prod(line, line)  # (R · R, 2)
+        return self.down(torch.relu(self.up(offsets))).T

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.layers.dropout import DropPath
 
-__all__ = ["ConvNorm", "Residual", "batch_norm", "fold_norms", "to_channels_last"]
+__all__ = ["ConvNorm", "Residual", "batch_norm", "fold_norms"]
 
 
 def batch_norm(dim: int) -> nn.BatchNorm2d:
@@ -50,13 +50,6 @@ class Residual(nn.Module):
         return torch.relu_(self.drop.onto(self.shortcut(x), self.body(x)))
 
 
-def to_channels_last(model: nn.Module) -> None:
-    """Lay out the weights of convolutions as they read a picture whose channels lie side by side: faster on a CPU."""
-    for part in model.modules():
-        if isinstance(part, nn.Conv2d):
-            part.weight.data = part.weight.data.contiguous(memory_format=torch.channels_last)
-
-
 @torch.no_grad()
 def fold_norms(model: nn.Module) -> nn.Module:
     """Multiply every batch norm into the convolution before it, in place: for answers, not for training.
@@ -69,7 +62,8 @@ def fold_norms(model: nn.Module) -> nn.Module:
             assert norm.running_var is not None
             assert norm.running_mean is not None
             scale = norm.weight * (norm.running_var + norm.eps).rsqrt()  # (C,)
-            conv.weight.mul_(scale[:, None, None, None])
+            weight = conv.weight * scale[:, None, None, None]
+            conv.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))  # as pictures come to it
             conv.bias = nn.Parameter(norm.bias - norm.running_mean * scale)
             part.norm = nn.Identity()
     return model.requires_grad_(False)

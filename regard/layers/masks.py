@@ -1,6 +1,7 @@
 """Who may look at whom.  A mask is boolean and True means "may look".
 
-Shapes: B batch, Q queries, K keys; of pictures N windows, M side of a window.
+Shapes: B batch, Q queries, K keys; of pictures N windows, M side of a window, R side of a neighbourhood, Y X rows and columns
+of places that look.
 """
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from regard.layers.shapes import to_windows
 
-__all__ = ["causal_mask", "padding_mask", "window_mask"]
+__all__ = ["causal_mask", "inside_mask", "padding_mask", "window_mask"]
 
 
 def padding_mask(tokens: Tensor, pad: int) -> Tensor:
@@ -35,3 +36,18 @@ def window_mask(rows: int, columns: int, window: int, shift: int, device: torch.
     region = down[:, None] * (columns + 1) + across  # one number for each region of the shifted cut: (rows, columns)
     seen = to_windows(region.roll((-shift, -shift), (0, 1))[None, :, :, None], window)  # (N, M · M, 1)
     return seen == seen.transpose(1, 2)  # (N, M · M, M · M)
+
+
+def inside_mask(rows: int, columns: int, kernel: int, stride: int = 1, device: torch.device | None = None) -> Tensor:
+    """A place may look at those of its neighbourhood that lie inside the picture: (Y · X, R · R).
+
+    `rows` and `columns` are the picture's; every `stride`-th place looks.
+    """
+
+    def along(side: int) -> Tensor:
+        seen = torch.arange(-(kernel // 2), kernel // 2 + 1, device=device)[:, None]
+        seen = seen + torch.arange(0, side, stride, device=device)  # (R, Y)
+        return (seen >= 0) & (seen < side)
+
+    seen = along(rows)[:, None, :, None] & along(columns)[None, :, None]  # (R, R, Y, X)
+    return seen.flatten(2).flatten(0, 1).T

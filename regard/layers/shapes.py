@@ -1,21 +1,26 @@
 """Named reshapes, so that no model file holds a `view(...).transpose(...)` chain.
 
 Shapes: B batch, T tokens, W beams, P parts or the side of a patch, D width, H heads, E = D / H width of one head; of pictures
-C channels, Y X rows and columns of a grid, N windows of a picture, M side of a window.
+C channels, Y X rows and columns of a grid, N windows of a picture, M side of a window, R side of a neighbourhood, S stride.
 """
 
+import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = [
+    "from_neighbourhoods",
     "from_patches",
+    "from_planes",
     "from_windows",
     "join_heads",
     "join_rows",
+    "neighbourhoods",
     "split_heads",
     "split_rows",
     "stack_rows",
     "to_grid",
     "to_patches",
+    "to_planes",
     "to_tokens",
     "to_windows",
 ]
@@ -83,3 +88,35 @@ def from_windows(x: Tensor, rows: int, columns: int) -> Tensor:
     window = round(x.shape[1] ** 0.5)
     x = x.unflatten(1, (window, window)).unflatten(0, (-1, rows // window, columns // window))
     return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+
+
+def neighbourhoods(x: Tensor, heads: int, kernel: int, stride: int = 1) -> Tensor:
+    """What lies around each place, row by row, zeros outside: (B, H · E, Y · S, X · S) → (B, H, Y · X, R · R, E).
+
+    It is R² times as large as the picture.  Every S-th place has one; what lies around it is everything.
+    """
+    x = F.unfold(x, kernel, padding=kernel // 2, stride=stride).unflatten(1, (heads, -1, kernel**2))  # (B, H, E, R · R, Y · X)
+    return x.permute(0, 1, 4, 3, 2)
+
+
+def from_neighbourhoods(x: Tensor, rows: int) -> Tensor:
+    """One vector for each neighbourhood as a grid with so many rows: (B, H, Y · X, 1, E) → (B, H · E, Y, X)."""
+    return x.squeeze(3).transpose(2, 3).flatten(1, 2).unflatten(2, (rows, -1))
+
+
+def to_planes(x: Tensor, stride: int) -> Tensor:
+    """Every S-th row and column by itself, so that places a stride apart are neighbours; channels first.
+
+    (B, H, E, Y, X) → (S · S, E, B, H, ⌈Y / S⌉, ⌈X / S⌉), with zeros where the last ones have nothing.
+    """
+    if stride > 1:
+        x = F.pad(x, (0, -x.shape[4] % stride, 0, -x.shape[3] % stride))
+    x = x.unflatten(4, (-1, stride)).unflatten(3, (-1, stride))  # (B, H, E, Y / S, S, X / S, S)
+    return x.permute(4, 6, 2, 0, 1, 3, 5).flatten(0, 1)
+
+
+def from_planes(x: Tensor, rows: int, columns: int) -> Tensor:
+    """Put the planes together again to so many rows and columns: (S · S, E, B, H, Y / S, X / S) → (B, H, E, Y, X)."""
+    stride = round(len(x) ** 0.5)
+    x = x.unflatten(0, (stride, stride)).permute(3, 4, 2, 5, 0, 6, 1)  # (B, H, E, Y / S, S, X / S, S)
+    return x.flatten(5).flatten(3, 4)[..., :rows, :columns]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.config import Family, Run, build, nearest
 from regard.config import load as load_run
-from regard.models import bert, gpt, mvit, pixel, t5, transformer, vit
+from regard.models import attention_cnn, bert, gpt, lrnet, mvit, pixel, swin, t5, transformer, vit
 
 __all__ = ["FAMILIES", "FORMAT", "begun", "describe", "fill", "held", "load_model", "read_config", "sized", "tensors"]
 
@@ -21,8 +21,11 @@ FAMILIES: dict[str, Family] = {
     "gpt": Family(gpt.GPTConfig, gpt.SIZES, gpt.GPT, ("next",)),
     "bert": Family(bert.BERTConfig, bert.SIZES, bert.BERT, ("masked", "class")),
     "t5": Family(t5.T5Config, t5.SIZES, t5.T5, ("translate", "spans")),
+    "resnet": Family(attention_cnn.ResNetConfig, attention_cnn.SIZES, attention_cnn.ResNet, ("image",)),
+    "lrnet": Family(lrnet.LRNetConfig, lrnet.SIZES, lrnet.LRNet, ("image",)),
     "pixel": Family(pixel.PixelConfig, pixel.SIZES, pixel.Pixel, ("pixels",)),
     "vit": Family(vit.ViTConfig, vit.SIZES, vit.ViT, ("image",)),
+    "swin": Family(swin.SwinConfig, swin.SIZES, swin.Swin, ("image",)),
     "mvit": Family(mvit.MViTConfig, mvit.SIZES, mvit.MViT, ("image",)),
 }
 

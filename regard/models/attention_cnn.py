@@ -28,12 +28,14 @@ from torch import Tensor, nn
 
 from regard.config import STRICT, at_least, at_most, shares, splits
 from regard.layers.attention import Attention
-from regard.layers.conv import ConvNorm, Residual, to_channels_last
+from regard.layers.conv import ConvNorm, Residual
 from regard.layers.dropout import rising
 from regard.layers.linear import Linear
 from regard.layers.shapes import to_grid, to_tokens
 
 __all__ = ["SIZES", "GatedAttention", "ResNet", "ResNetConfig"]
+
+NARROW = 4  # a bottleneck is that much narrower than what comes out of it
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -67,7 +69,6 @@ class ResNetConfig:
             splits(self.dims[stage - 1] // 2, self.heads)
 
 
-NARROW = 4  # a bottleneck is that much narrower than what comes in
 SMALL = partial(ResNetConfig, image=32, stem="small", dim=16, dims=[16, 32, 64], block="basic", classes=10)
 
 SIZES = {  # Table 1; 20, 32, 44, 56: section 4.2, for pictures of 32 × 32 pixels
@@ -137,7 +138,6 @@ class ResNet(nn.Module):
             self.stages.append(stage)
             self.looks.append(GatedAttention(dim, c.heads) if number in c.attention else nn.Identity())
         self.classes = Linear(inputs, c.classes)
-        to_channels_last(self)
 
     def encode(self, x: Tensor) -> Tensor:
         """What the last stage sees at each place: (B, C, ...) → (B, D, Y, X)."""

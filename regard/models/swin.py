@@ -31,16 +31,18 @@ from torch import Tensor, nn
 from regard.config import STRICT, at_least, shares, splits
 from regard.layers.attention import Attention, KeysUnbiased
 from regard.layers.biases import OffsetMLP, OffsetTable
+from regard.layers.cache import KeysValues
 from regard.layers.dropout import Dropout, DropPath, rising
 from regard.layers.linear import Linear
 from regard.layers.masks import window_mask
 from regard.layers.mlp import MLP, gelu
 from regard.layers.norm import NormBranch, NormFirst
-from regard.layers.shapes import to_patches, to_windows
+from regard.layers.shapes import join_heads, split_heads, to_patches, to_windows
 
 __all__ = ["SIZES", "Block", "Swin", "SwinConfig", "cut", "received"]
 
 SHARPEST = 100.0  # V2's temperature is learnt, up to this
+ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 AT_ONCE = 4096  # places that go through a stage at once if nothing is learnt from them: more do not stay in the cache
 
 
@@ -130,8 +132,18 @@ class Cosine(nn.Module):
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Vectors whose dot product is that score: (B, H, M · M, E)."""
         sharp = self.temperature.exp().clamp(max=SHARPEST)
-        q, k = (x / x.norm(dim=-1, keepdim=True).clamp(min=1e-12) * by for x, by in ((q, sharp), (k, 1)))
+        q, k = (x * (to / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)) for x, to in ((q, sharp), (k, 1)))
         return q, k
+
+
+def dense(layer: Linear | KeysUnbiased, x: Tensor, then: Literal["none", "gelu"] = "none") -> Tensor:
+    """A linear layer, and what follows it: (..., D) → (..., outputs).
+
+    On a CPU, oneDNN does both in one pass and its products are the faster ones; there is no gradient of it.
+    """
+    if ONEDNN is None or torch.is_grad_enabled() or x.device.type != "cpu" or x.dtype != torch.float32:
+        return gelu(layer(x)) if then == "gelu" else layer(x)
+    return ONEDNN(x, layer.weight, layer.bias, then, [], "none")
 
 
 Fit = Callable[[int, int, int, int], tuple[int, int]]  # (window, shift, rows, columns) → the window and shift to use
@@ -165,7 +177,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, Y, X, D) → (B, Y, X, D)."""
         x = self.around_attn(x, self.look)
-        return self.around_mlp(x, self.mlp)
+        return self.around_mlp(x, lambda h: dense(self.mlp.down, dense(self.mlp.up, h, "gelu")))
 
     def look(self, x: Tensor) -> Tensor:
         """Attention, each place within its window: (B, Y, X, D) → (B, Y, X, D)."""
@@ -174,7 +186,11 @@ class Block(nn.Module):
         there, back, mask = cut(rows, columns, window, shift, x.device)
         mask = mask if mask is None or batch == 1 else mask.repeat(batch, 1, 1, 1)  # (B · N, 1, M · M, M · M)
         h = padded(x, window).flatten(1, 2).index_select(1, there)  # (B, N · M · M, D)
-        h = self.attn(h.view(-1, window**2, dim), bias=self.bias(window), mask=mask)  # (B · N, M · M, D)
+        q, k, v = split_heads(
+            dense(self.attn.qkv, h.view(-1, window**2, dim)), self.attn.heads, 3
+        )  # (B · N, H, M · M, E)
+        mixed = self.attn.look(q, KeysValues(k, v), bias=self.bias(window), mask=mask)
+        h = dense(self.attn.out, join_heads(mixed))  # (B · N, M · M, D)
         return h.view(batch, -1, dim).index_select(1, back).view(x.shape)
 
 
@@ -191,7 +207,9 @@ class Stage(nn.Module):
             x = padded(x, 2)
             squares = to_windows(x, 2).flatten(1)  # (B · ⌈Y / 2⌉ · ⌈X / 2⌉, 4 D)
             x = self.merge(squares).view(len(x), x.shape[1] // 2, x.shape[2] // 2, -1)
-        if torch.is_grad_enabled() or any(block.attn.tap for block in self.blocks):  # who watches wants one call
+        if torch.is_grad_enabled() or any(
+            block.attn.tap is not None for block in self.blocks
+        ):  # who watches wants one call
             return self.run(x)
         return torch.cat([self.run(some) for some in x.split(max(1, AT_ONCE // x[0, ..., 0].numel()))])
 

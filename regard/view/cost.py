@@ -77,7 +77,7 @@ def picture_cost(family: str, config: Any) -> PictureCost:
 
     It runs on the meta device and is watched meanwhile: the shapes of the weights that each attention hands out say how many
     tokens look, and at how many.  So windows, pooled keys and neighbourhoods are counted as they are, and ragged edges with
-    what fills them up.  What is not a product (norms, softmax, a bias that is added) counts no FLOPs, as in the papers.
+    what fills them up.  What is not a product (norms, softmax, a score that is a distance) counts no FLOPs.
     """
     with torch.device("meta"):
         model = FAMILIES[family].build(config).eval().requires_grad_(False)

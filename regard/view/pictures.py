@@ -1,13 +1,15 @@
 """What attention looked at in a picture: weights → `PictureMap`, plain data, → a PNG, SVG or PDF file.
 
-Shapes: B batch, H heads, T tokens, Q queries, K keys, Y X rows and columns, C channels.
+Shapes: H heads, T tokens, K keys, Y X rows and columns, C channels.
 """
 
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -15,11 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.data.files import write_atomic
 from regard.decode.classifier import Classifier
 from regard.layers.tap import watch
+from regard.models.lrnet import LocalRelation
 from regard.models.swin import Swin, received
 from regard.models.vit import ViT
 from regard.view.draw import check_file, palette, save
@@ -44,10 +48,15 @@ class PictureMap:
     """Where a model looked in a picture: all of it together if that can be said, and each head."""
 
     title: str
-    guess: str  # the class it found
+    guess: str  # the class it found; empty if it has learnt none
     probability: float
     picture: list[list[list[int]]]  # what it saw, (Y, X, C) bytes
     panels: list[Panel]
+
+    @property
+    def found(self) -> str:
+        """The class and its probability, as a person reads them."""
+        return f"{self.guess} {self.probability:.1%}" if self.guess else "no class learnt"
 
     def to_json(self) -> str:
         """The map as JSON."""
@@ -68,7 +77,7 @@ def look_at(
     model, image = classifier.model, classifier.run.model.image
     square = classifier.square(picture)
     top, left = ((side - image) // 2 for side in square.shape[:2])
-    with watch(model) as seen, torch.inference_mode():
+    with watch(model) as seen, _arriving(model) as grids, torch.inference_mode():
         odds = model(classifier.read(square))[0].softmax(-1)
     looks = [(name, calls[0].float().cpu()) for name, calls in seen.items() if calls]
     if not looks:
@@ -79,17 +88,17 @@ def look_at(
     _check("layer", layer, len(looks), "this model")
     layer = layer or len(looks)
     name, weights = looks[layer - 1]
-    maps = _places(model, name, weights, image)  # (H, Y, X)
+    maps = _places(model, name, weights, grids)  # (H, Y, X)
     _check("head", head, len(maps), f"layer {layer}")
     panels = [Panel(f"head {n}", one.tolist()) for n, one in enumerate(maps, 1) if head in (None, n)]
     if isinstance(model, ViT):  # whose layers all have the same tokens
         through = rollout([one[0] for _, one in looks[:layer]])  # (T, T)
-        gathered = _places(model, name, through[None, None], image)[0]
+        gathered = _places(model, name, through[None, None], grids)[0]
         panels.insert(0, Panel("rollout" if layer == 1 else f"rollout, layers 1 to {layer}", gathered.tolist()))
     whose = "where the class token looks" if _before(model) else "what all places look at"
     return PictureMap(
         title=f"{classifier.run.name}, layer {layer} of {len(looks)}: {whose}",
-        guess=classifier.labels[int(odds.argmax())],
+        guess="" if "classes" in classifier.run.untrained.split(",") else classifier.labels[int(odds.argmax())],
         probability=float(odds.max()),
         picture=square[top : top + image, left : left + image].tolist(),
         panels=panels,
@@ -118,14 +127,35 @@ def _before(model: nn.Module) -> int:
     return int(getattr(model, "token", None) is not None)
 
 
-def _places(model: Any, name: str, weights: Tensor, image: int) -> Tensor:
+@contextmanager
+def _arriving(model: nn.Module) -> Iterator[dict[str, tuple[int, int]]]:
+    """Rows and columns of the grids that arrive where neighbourhoods are looked at, by the name of the module."""
+    grids: dict[str, tuple[int, int]] = {}
+
+    def note(name: str, part: nn.Module, given: tuple[Tensor, ...]) -> None:
+        grids[name] = given[0].shape[2], given[0].shape[3]
+
+    hooks = [part.register_forward_pre_hook(partial(note, name))
+             for name, part in model.named_modules() if isinstance(part, LocalRelation)]  # fmt: skip
+    try:
+        yield grids
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _places(model: nn.Module, name: str, weights: Tensor, grids: Mapping[str, tuple[int, int]]) -> Tensor:
     """The weights of one layer, on the grid of what is looked at: (H, Y, X), in parts of one."""
+    part: Any = model.get_submodule(name)
+    if isinstance(part, LocalRelation):  # each neighbourhood is added where it was taken
+        got = F.fold(weights[0].transpose(1, 2), grids[name], part.kernel, padding=part.kernel // 2, stride=part.stride)
+        return got[:, 0] / weights.shape[2]
     if isinstance(model, Swin):
         block: Any = model.get_submodule(name.removesuffix(".attn"))
+        image = model.config.image
         grid = model.grids(image, image)[int(name.split(".")[1])]
         return received(weights, block, *grid)[0] / math.prod(grid)
-    before = _before(model)
-    got = weights[0, :, 0, 1:] if before else weights[0].mean(1)  # (H, K)
+    got = weights[0, :, 0, 1:] if _before(model) else weights[0].mean(1)  # (H, K)
     return got.unflatten(1, (math.isqrt(got.shape[1]), -1))  # pictures are square, and so are their grids
 
 
@@ -151,8 +181,7 @@ def to_file(seen: PictureMap, file: Path) -> list[str]:
         axes = figure.add_subplot(rows, columns, number)
         axes.set_axis_off()
         if number == 1:
-            guess = f"{shorten(seen.guess, 24, placeholder='…')} {seen.probability:.1%}"
-            axes.set_title(guess, fontsize=11, fontweight="bold", parse_math=False)
+            axes.set_title(shorten(seen.found, 30, placeholder="…"), fontsize=11, fontweight="bold", parse_math=False)
             axes.imshow(grey if shown.shape[2] == 1 else shown, cmap="gray", vmin=0, vmax=255, interpolation=smooth)
             continue
         panel = panels[number - 2]

@@ -7,7 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
-from regard.data.augment import CHANGES, ENHANCE, GREY, MOVE, MOVES, SHEAR, TURN, augment, change, crop, erase, flip, mixup
+from regard.data.augment import (
+    CHANGES,
+    ENHANCE,
+    GREY,
+    MOVE,
+    MOVES,
+    SHEAR,
+    TURN,
+    augment,
+    change,
+    crop,
+    erase,
+    flip,
+    mixup,
+)
 
 NAMES = ("nothing", *MOVES, *CHANGES)
 AMOUNTS = (-1.0, -0.5, -0.1, 0.0, 0.3, 1.0)
@@ -138,6 +152,12 @@ def test_strength_0_changes_nothing(name, side):
 def test_a_change_changes_something(name):
     x = photos()[:-1] // 2 + 40  # so that there is contrast to gain
     assert all((a != b).any() for a, b in zip(changed(x, name, 0.8), x, strict=True))
+
+
+def test_autocontrast_goes_from_black_to_white():
+    ours = changed(photos()[:-1] // 2 + 40, "autocontrast", 0.1).flatten(2)
+    assert (ours.amin(2) == 0).all()
+    assert (ours.amax(2) == 255).all()
 
 
 def test_colour_leaves_grey_pictures_alone():

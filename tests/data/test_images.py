@@ -307,6 +307,11 @@ def test_a_large_photo_is_read_smaller_if_it_is_to_be_small_and_looks_the_same(k
     assert apart(fit_square(whole, 50), fit_square(less, 50)) < 8
 
 
+def test_a_large_jpeg_is_never_decoded_whole_if_it_is_to_be_small(monkeypatch):
+    monkeypatch.setattr(Image.Image, "reduce", lambda *_: pytest.fail("it was made smaller afterwards"))
+    assert read_picture(packed(smooth(900, 1500), "JPEG"), 3, side=50).shape == (113, 188, 3)  # an eighth
+
+
 @pytest.mark.parametrize("side", [1, 5, 12, 13, 100])
 def test_a_small_picture_is_never_made_smaller_than_twice_the_side_wanted(side):
     ours = read_picture(packed(smooth(40, 60), "JPEG"), 3, side=side)
@@ -339,8 +344,9 @@ def damaged(name):
 
 @pytest.mark.parametrize(("name", "why"), [
     ("empty.jpg", "it is empty; get it again"), ("text.jpg", "is no picture"), ("page.jpg", "it begins with '<!DOCTYPE html>"),
-    ("cut.jpg", "is damaged or cut short"), ("short.jpg", "is damaged or cut short"), ("head.jpg", "is no picture"), ("cut.png", "cut short"),
-    ("garbled.png", "is damaged"), ("noise.jpg", "is no picture"), ("cut.gif", "is damaged"), ("cut.tif", "is damaged"),
+    ("cut.jpg", "is damaged or cut short"), ("short.jpg", "is damaged or cut short"), ("head.jpg", "cut short"),
+    ("cut.png", "cut short"), ("garbled.png", "is damaged"), ("noise.jpg", "is no picture"), ("cut.gif", "is damaged"),
+    ("cut.tif", "is damaged"),
     ("cut.webp", "is damaged"), ("cut.bmp", "is damaged"), ("drawing.jpg", "is no picture"), ("photo.heic", "save it as JPEG"),
 ])  # fmt: skip
 @pytest.mark.parametrize("side", [None, 8])
@@ -358,9 +364,9 @@ def test_what_is_no_file_is_named_in_one_line(tmp_path):
         read_picture(tmp_path / "lost.png", 3)
     with pytest.raises(ValueError, match=f"^{tmp_path} is a folder; give a picture$"):
         read_picture(tmp_path, 3)
-    with pytest.raises(ValueError, match="^cannot open .*; give a picture"):
+    with pytest.raises(ValueError, match=r"^cannot open .*; give a picture"):
         read_picture(tmp_path / ("a" * 300), 3)
-    with pytest.raises(ValueError, match="^cannot open .*; give a picture"):
+    with pytest.raises(ValueError, match=r"^cannot open .*; give a picture"):
         read_picture("a\0b", 3)
 
 
@@ -376,11 +382,12 @@ def test_a_damaged_file_is_read_or_refused_in_one_line(kind, data):
     for _ in range(data.draw(st.integers(1, 6))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(content)))
+    said = ""
     try:
         assert read_picture(bytes(content[: cut or None]), 3, side=4, name="it").shape[2] == 3
     except ValueError as error:
-        assert str(error).startswith("it ")
-        assert len(str(error).splitlines()) == 1
+        said = str(error)
+    assert not said or (said.startswith("it ") and len(said.splitlines()) == 1)
 
 
 # Squares
@@ -414,7 +421,12 @@ def test_scaling_down_takes_the_mean_and_not_single_pixels():
 
 
 def test_what_is_stored_is_an_eighth_larger_than_what_is_seen_unless_a_set_is_of_that_size():
-    assert [stored_side(224, None), stored_side(32, None), stored_side(96, 28), stored_side(84, 96)] == [256, 37, 110, 96]
+    assert [stored_side(224, None), stored_side(32, None), stored_side(96, 28), stored_side(84, 96)] == [
+        256,
+        37,
+        110,
+        96,
+    ]
     assert [stored_side(32, 32), stored_side(28, 28), stored_side(96, 96)] == [32, 28, 96]
 
 
@@ -454,7 +466,13 @@ def test_what_was_stored_is_found_again_and_not_read():
 
 def test_another_size_other_channels_other_labels_or_another_source_is_stored_anew():
     pictures, grey = [noise(6, 6), noise(6, 6, seed=1)], [noise(6, 6, 1), noise(6, 6, 1, seed=1)]
-    stores = [put(pictures), put(pictures, side=5), put(grey, channels=1), put(pictures, [1, 0]), put(pictures, identity="y")]
+    stores = [
+        put(pictures),
+        put(pictures, side=5),
+        put(grey, channels=1),
+        put(pictures, [1, 0]),
+        put(pictures, identity="y"),
+    ]
     assert len({store.folder for store in stores}) == 5
     assert len({store.digest for store in stores}) == 4  # the last holds what the first does
     assert stores[0].digest == stores[4].digest
@@ -496,7 +514,14 @@ def names(found, folder):
 
 def test_each_folder_is_a_class_and_its_pictures_are_found_anywhere_below(tmp_path):
     fill(tmp_path, {"dogs": 2, "cats/black": 1, "cats/white/small": 2, "Bees": 1})
-    for other in ("dogs/notes.txt", "dogs/.hidden.png", "dogs/.trash/0.png", "readme.txt", "dogs/__MACOSX/1.png", "top.png"):
+    for other in (
+        "dogs/notes.txt",
+        "dogs/.hidden.png",
+        "dogs/.trash/0.png",
+        "readme.txt",
+        "dogs/__MACOSX/1.png",
+        "top.png",
+    ):
         (tmp_path / other).parent.mkdir(exist_ok=True)
         (tmp_path / other).write_bytes(b"")
     (tmp_path / ".git").mkdir()
@@ -518,6 +543,8 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):
         (tmp_path / "own" / label).symlink_to(tmp_path / "real" / label)
     (tmp_path / "real" / "cats" / "again").symlink_to(tmp_path / "real" / "cats")
     assert [label for _, label in folder_pictures(tmp_path / "own")[1]] == ["cats", "cats", "dogs"]
+    (tmp_path / "real" / "dogs" / "more").symlink_to(fill(tmp_path / "else", {"puppies": 3}) / "puppies")
+    assert [label for _, label in folder_pictures(tmp_path / "own")[1]] == ["cats"] * 2 + ["dogs"] * 4
 
 
 def empty_class(folder):
@@ -581,7 +608,9 @@ def test_how_a_system_spells_accents_does_not_matter(tmp_path):
 
 def test_a_class_of_one_picture_cannot_be_held_out(tmp_path):
     found = folder_pictures(fill(tmp_path, {"cats": 3, "dogs": 1}))[1]
-    with pytest.raises(ValueError, match=r"dogs has one picture; wanted two or more, to hold one out: add some, or give"):
+    with pytest.raises(
+        ValueError, match=r"dogs has one picture; wanted two or more, to hold one out: add some, or give"
+    ):
         hold_out(tmp_path, found)
 
 
@@ -600,10 +629,10 @@ def test_own_pictures_are_stored_in_order_with_their_classes(tmp_path):
 
 def test_a_changed_picture_is_read_again(tmp_path):
     first, found = store_own(fill(tmp_path / "own", {"cats": 2, "dogs": 2}))
-    found[1][0].write_bytes(packed(noise(30, 30, seed=99)))
+    found[1][0].write_bytes(packed(noise(15, 11, seed=99)))
     second, _ = store_own(tmp_path / "own")
     assert first.digest != second.digest
-    assert np.array_equal(second.pictures[1], fit_square(noise(30, 30, seed=99), 6))
+    assert np.array_equal(second.pictures[1], fit_square(noise(15, 11, seed=99), 6))
 
 
 @pytest.mark.parametrize("where", [0, 17, 79])

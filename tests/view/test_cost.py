@@ -10,11 +10,20 @@ from hypothesis import strategies as st
 
 from regard.layers.tap import watch
 from regard.models import FAMILIES, sized
+from regard.models.swin import SwinConfig
 from regard.models.transformer import SIZES, Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.view.cost import changed, cost, picture_cost
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+TINY = {
+    "vit": {"image": 12, "patch": 4, "dim": 12, "depth": 2, "heads": 3},
+    "swin": {"image": 18, "patch": 2, "dim": 8, "depths": [2, 2], "heads": [2, 4], "window": 4},
+    "mvit": {"image": 16, "patch": 2, "dim": 8, "depths": [1, 2], "stride": 2, "kernel": 3},
+    "resnet": {"image": 16, "stem": "small", "dim": 8, "dims": [8, 16], "depths": [1, 1], "block": "basic",
+               "attention": [1, 2], "heads": 2},
+    "lrnet": {"image": 16, "stem": "small", "dim": 8, "dims": [16, 16], "widths": [12, 16], "depths": [1, 1], "kernel": 3},
+}  # fmt: skip
 
 law = settings(max_examples=8)
 
@@ -139,15 +148,57 @@ def test_a_vits_flops_follow_the_formula(side, patch, heads, depth, widen, pool,
     assert parts["all"].parameters == sum(weight.numel() for weight in ViT(c).parameters())
 
 
+@law
+@given(
+    side=st.sampled_from([4, 8, 12]), window=st.sampled_from([2, 4]), heads=st.integers(1, 3),
+    version=st.sampled_from(["v1", "v2"]),
+)  # fmt: skip
+def test_scores_in_windows_grow_with_the_picture_not_with_its_square(side, window, heads, version):
+    c = SwinConfig(image=2 * side, patch=2, dim=4 * heads, depths=[2], heads=[heads], window=window, version=version)
+    found = picture_cost("swin", c)
+    assert (found.tokens, found.entries) == (side**2, window**2 * side**2)
+    assert found.whole.score_bytes == 4 * 2 * heads * window**2 * side**2
+
+
+def test_windows_of_7_hold_a_64th_of_the_scores_of_one_as_large_as_the_grid():
+    assert counted("swin-tiny").entries == 153_664
+    assert counted("swin-tiny", window=56).entries == 56**4 == 9_834_496 == 64 * 153_664
+
+
+def test_a_window_that_does_not_tile_the_grid_is_filled_up():
+    assert counted("swin-v2-tiny").entries == 8**2 * 64**2
+    found = counted("swin-v2-tiny", image=224)
+    assert (found.tokens, found.entries) == (56**2, 8**2 * 56**2)  # 7 × 7 windows of 8 × 8
+    ragged = counted("swin-v2-tiny", image=232)
+    assert (ragged.tokens, ragged.entries) == (64**2, 8**2 * 64**2)  # 58 places a side, in 8 windows
+
+
+def test_a_resnet_without_attention_has_no_scores(regard):
+    found = counted("resnet-50")
+    assert (found.tokens, found.entries, found.whole.score_bytes) == (0, 0, 0)
+    [row] = [line for line in regard("cost", "resnet-50").out.splitlines() if "resnet-50" in line]
+    assert [cell.strip() for cell in row.strip("│ ").split("│")][2:] == [
+        "-",
+        "25,557,032",
+        "8,178,368,512",
+        "-",
+        "-",
+        "-",
+    ]
+
+
 @pytest.mark.parametrize("family", [family for family, f in FAMILIES.items() if f.tasks == ("image",)])
 def test_scores_are_as_many_as_a_real_model_hands_out(family):
-    size, config = min(FAMILIES[family].sizes.items(), key=lambda one: picture_cost(family, one[1]).whole.flops)
-    found = picture_cost(family, config)
-    model = FAMILIES[family].build(config).eval()
+    config = FAMILIES[family].config(**TINY[family])
+    found, model = picture_cost(family, config), FAMILIES[family].build(config).eval()
     with watch(model) as seen, torch.inference_mode():
         model(torch.zeros(2, config.channels, config.image, config.image))
     held = [weights.numel() // 2 for calls in seen.values() for weights in calls]
-    assert found.whole.score_bytes == 4 * sum(held), size
+    assert held
+    assert found.whole.score_bytes == 4 * sum(held)
+    assert found.whole.parameters == sum(weight.numel() for weight in model.parameters())
+    for field in ("parameters", "flops", "bytes", "score_bytes"):
+        assert getattr(found.whole, field) == sum(getattr(part, field) for part in found.parts[:-1])
 
 
 def test_cost_prints_one_table_for_all_models_of_pictures(regard):
@@ -168,6 +219,8 @@ def test_cost_prints_one_table_for_all_models_of_pictures(regard):
         (("vit-large", "pool=mean", "depth=48"), ("196", "38,416", "150.06 KiB", "112.55 MiB")),
         (("vit-large", "pool=mean", "depth=48", "--image", 256), ("256", "65,536", "256 KiB", "192 MiB")),
         (("vit-base",), ("197", "86,567,656", "35,127,656,448")),
+        (("swin-tiny", "--image", 224), ("3,136", "153,664", "28,288,354")),
+        (("swin-tiny", "window=56"), ("3,136", "9,834,496")),
     ],
 )
 def test_cost_prints_the_figures_of_the_lecture(regard, words, figures):

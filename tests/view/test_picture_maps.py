@@ -1,5 +1,6 @@
 """What a model looked at in a picture, as plain data and as a drawing."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -23,6 +24,10 @@ SWIN = {"image": 16, "patch": 2, "channels": 1, "dim": 8, "depths": [2, 2], "hea
 MVIT = {"image": 16, "patch": 2, "channels": 1, "dim": 8, "depths": [1, 2], "stride": 2, "kernel": 3, "classes": 3}
 RESNET = {"image": 16, "channels": 1, "stem": "small", "dim": 8, "dims": [8, 16], "depths": [1, 1], "block": "basic",
           "attention": [2], "heads": 2, "classes": 3}  # fmt: skip
+
+
+LRNET = {"image": 13, "channels": 1, "stem": "small", "dim": 6, "dims": [8, 8], "widths": [6, 6], "depths": [1, 1], "kernel": 3,
+         "share": 4, "classes": 3}  # fmt: skip
 
 
 def classifier(family: str, **sizes) -> Classifier:
@@ -117,6 +122,23 @@ def test_other_models_are_shown_on_the_grid_of_their_keys(family, sizes, layer, 
         torch.testing.assert_close(got[f"head {n}"].flatten(), each.mean(0))
 
 
+@pytest.mark.parametrize(("layer", "side", "stride"), [(1, 13, 1), (2, 13, 1), (3, 13, 2)])
+def test_neighbourhoods_are_added_where_they_were_taken(layer, side, stride):
+    one, shown = classifier("lrnet", **LRNET), picture(13)
+    weights = weights_of(one, shown)[layer - 1][0]  # (H, Q, R · R)
+    wanted, wide = torch.zeros(2, side, side), -(-side // stride)
+    assert weights.shape == (2, wide**2, 9)
+    for place in range(wide**2):
+        for n in range(9):
+            y, x = place // wide * stride + n // 3 - 1, place % wide * stride + n % 3 - 1
+            if 0 <= y < side and 0 <= x < side:
+                wanted[:, y, x] += weights[:, place, n] / wide**2
+    got = grids(look_at(one, shown, layer))
+    torch.testing.assert_close(torch.stack(list(got.values())), wanted)
+    assert [float(each.sum()) for each in wanted] == pytest.approx([1.0, 1.0])
+    assert not any(part._forward_pre_hooks for part in one.model.modules())
+
+
 def test_a_model_without_attention_says_what_would_have_some():
     one = classifier("resnet", **{**RESNET, "attention": []})
     with pytest.raises(ValueError, match=r"tiny is a resnet without attention; .* model\.attention=\[2\]"):
@@ -147,6 +169,13 @@ def test_the_picture_shown_is_what_the_model_saw(side, channels):
     torch.testing.assert_close(torch.tensor(seen.picture).permute(2, 0, 1)[None] / 127.5 - 1, one.read(shown))
     [[guess]] = one.classify([shown])
     assert (seen.guess, seen.probability) == (guess.text, pytest.approx(guess.probability))
+
+
+def test_a_model_that_has_learnt_no_classes_is_shown_without_one():
+    one, shown = classifier("vit", **VIT), picture(12)
+    bare = dataclasses.replace(one, run=dataclasses.replace(one.run, untrained="classes"))
+    assert look_at(bare, shown).panels == look_at(one, shown).panels
+    assert look_at(bare, shown).found == "no class learnt"
 
 
 def test_looking_leaves_the_model_as_it_was():

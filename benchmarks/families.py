@@ -1,0 +1,84 @@
+"""What do the families of image models reach on CIFAR-10 in the same minutes on this machine?  One table, and JSON.
+
+For each recipe `cifar10-…` some steps are timed first; then it is trained, from the beginning, for as many steps as fit into
+the minutes given, its schedule ending there, and scored on the test pictures.  One after the other, nothing beside them.
+
+    python benchmarks/families.py --minutes 10
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import rig
+from rich.console import Console
+from rich.table import Table
+from rig import say
+
+from regard.config import load
+from regard.decode.folder import load as open_run
+from regard.models import FAMILIES
+from regard.train.loop import fit
+from regard.train.metrics import score_split
+
+RECIPES = ("resnet", "attention-cnn", "lrnet", "vit", "swin", "mvit")
+TRIED = 30  # steps that are timed, after as many to warm up
+
+
+def main() -> None:
+    """Train all, print the table, save the figures."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--minutes", type=float, default=10)
+    options.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
+    options.add_argument("--runs", type=Path, default=rig.HERE / ".cache" / "families")
+    asked = options.parse_args()
+    rows: list[dict[str, Any]] = []
+    for name in asked.recipes:
+        row = train(f"cifar10-{name}", asked.minutes, asked.runs)
+        say(f"{row['recipe']}: {row['accuracy']:.1f} % after {row['minutes']:.1f} minutes")
+        rows.append(row)
+    show(rows, asked.minutes)
+    if asked.recipes == list(RECIPES):
+        say(f"saved in {rig.named(rig.save('families', {'minutes asked': asked.minutes, 'rows': rows}))}")
+
+
+def train(recipe: str, minutes: float, runs: Path) -> dict[str, Any]:
+    """One recipe for so many minutes: what it reaches."""
+    seconds = time_steps(recipe, runs / "trial")
+    steps = max(200, round(60 * minutes / seconds))
+    say(f"{recipe}: {1000 * seconds:.0f} ms a step, {steps:,} steps")
+    changes = (f"train.steps={steps}", f"train.warmup={min(300, steps // 10)}", f"train.eval_every={-(-steps // 4)}",
+               f"train.save_every={-(-steps // 2)}")  # fmt: skip
+    done = fit(load(recipe, changes, FAMILIES), runs / recipe, fresh=True)
+    opened = open_run(done.folder)
+    accuracy = score_split(opened, "test")[0].value
+    size = sum(p.numel() for p in opened.model.parameters())
+    return {"recipe": recipe, "parameters": size, "steps": steps, "minutes": done.minutes, "accuracy": accuracy,
+            "pictures": steps * opened.run.train.images}  # fmt: skip
+
+
+def time_steps(recipe: str, folder: Path) -> float:
+    """Seconds of a step, evaluations not counted."""
+    changes = (f"train.steps={2 * TRIED}", f"train.log_every={TRIED}", f"train.eval_every={4 * TRIED}",
+               f"train.save_every={4 * TRIED}")  # fmt: skip
+    start = time.monotonic()
+    done = fit(load(recipe, changes, FAMILIES), folder, fresh=True)
+    last = [json.loads(line) for line in (done.folder / "log.jsonl").read_text().splitlines() if "lr" in line][-1]
+    say(f"{recipe}: timed in {time.monotonic() - start:.0f} s")
+    return load(recipe, (), FAMILIES).train.images / float(last["tokens_per_s"])
+
+
+def show(rows: list[dict[str, Any]], minutes: float) -> None:
+    """One table, the best first."""
+    table = Table("", "parameters", "minutes", "pictures seen", "accuracy on test",
+                  title=f"CIFAR-10, about {minutes:g} minutes each, {rig.threads()} cores")  # fmt: skip
+    for row in sorted(rows, key=lambda row: -row["accuracy"]):
+        table.add_row(row["recipe"], f"{row['parameters']:,}", f"{row['minutes']:.1f}", f"{row['pictures']:,}",
+                      f"{row['accuracy']:.1f} %")  # fmt: skip
+    Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Hugging Face's side of vision_speed.py: the forward pass of an image classifier, attention by torch's fused kernel if it has one."""
+
+import torch
+import transformers
+from worker import serve, timed
+
+
+class Side:
+    """What the requests ask of transformers."""
+
+    def prepare(self, folder: str, side: int) -> None:
+        """Open the model; some have no fused attention."""
+        kind = transformers.AutoModelForImageClassification
+        try:
+            model = kind.from_pretrained(folder, attn_implementation="sdpa")
+        except ValueError:
+            model = kind.from_pretrained(folder)
+        self.model, self.side = model.eval().requires_grad_(False), side
+
+    @torch.inference_mode()
+    def look(self, batch: int) -> list[float]:
+        """The first logits of the same pictures on each side."""
+        pictures = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
+        return self.model(pictures).logits[:, 0].tolist()
+
+    @torch.inference_mode()
+    def repeat(self, batch: int, rounds: int) -> float:
+        """Seconds of one forward pass, the mean of some in a row."""
+        pictures = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
+        return timed(lambda: [self.model(pictures) for _ in range(rounds)])[0] / rounds
+
+    def versions(self) -> dict[str, str]:
+        """Of the libraries that decide the speed."""
+        return {"transformers": transformers.__version__, "torch": torch.__version__}
+
+
+if __name__ == "__main__":
+    transformers.logging.set_verbosity_error()
+    side = Side()
+    serve({name: getattr(side, name) for name in ("prepare", "look", "repeat", "versions")})

@@ -1,0 +1,39 @@
+"""regard's side of vision_speed.py: pictures in, logits out, the model as `regard.load` opens it."""
+
+import importlib.metadata
+from pathlib import Path
+
+import torch
+from worker import serve, timed
+
+from regard.interop.hf import import_model
+
+
+class Side:
+    """What the requests ask of regard."""
+
+    def prepare(self, folder: str, side: int) -> None:
+        """Open the model."""
+        _, _, model = import_model(Path(folder))
+        self.model, self.side = model.eval().requires_grad_(False), side
+
+    @torch.inference_mode()
+    def look(self, batch: int) -> list[float]:
+        """The first logits of the same pictures on each side."""
+        pictures = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
+        return self.model(pictures)[:, 0].tolist()
+
+    @torch.inference_mode()
+    def repeat(self, batch: int, rounds: int) -> float:
+        """Seconds of one forward pass, the mean of some in a row."""
+        pictures = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
+        return timed(lambda: [self.model(pictures) for _ in range(rounds)])[0] / rounds
+
+    def versions(self) -> dict[str, str]:
+        """Of the libraries that decide the speed."""
+        return {"regard": importlib.metadata.version("regard"), "torch": torch.__version__}
+
+
+if __name__ == "__main__":
+    side = Side()
+    serve({name: getattr(side, name) for name in ("prepare", "look", "repeat", "versions")})

@@ -1,0 +1,274 @@
+"""LR-Net: a ResNet whose convolutions are replaced by attention to the neighbourhood.
+
+Hu et al. 2019, Local Relation Networks, https://arxiv.org/abs/1904.11491
+
+              classes
+                 │ head
+          mean of all places
+       ┌─────────┴─────────┐
+       │ 1 × 1             │
+       │ local relation    │ each place looks at the 7 × 7 around it
+       │ 1 × 1             │ × depth, × 4 stages
+       └─────────┬─────────┘
+       1 × 1, local relation, max pool
+                 │
+              picture
+
+A convolution weighs the neighbours by where they stand alone; here it also matters how alike they are.  A query and a key
+are one number each, and 8 channels share the weights: each such group is a head.
+
+Shapes: B batch, C channels, H heads, E channels of one head, R side of a neighbourhood, S stride, P = S · S planes,
+Y X rows and columns of the grid that looks, L flattened places of some heads of some pictures.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import field
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from regard.config import STRICT, at_least, shares
+from regard.layers.attention import attend
+from regard.layers.biases import GeometricPrior
+from regard.layers.conv import ConvNorm, Residual, batch_norm
+from regard.layers.dropout import rising
+from regard.layers.linear import Linear
+from regard.layers.masks import inside_mask
+from regard.layers.scores import absolute_distance, product, squared_distance
+from regard.layers.shapes import from_neighbourhoods, from_planes, neighbourhoods, to_planes
+
+__all__ = ["SIZES", "LRNet", "LRNetConfig", "LocalRelation"]
+
+Score = Callable[[Tensor, Tensor], Tensor]
+SCORES: dict[str, Score] = {"squared": squared_distance, "absolute": absolute_distance, "product": product}
+
+
+@dataclass(frozen=True, config=STRICT)
+class LRNetConfig:
+    """The defaults are LR-Net-50, Table 2 of the paper, with the repeats of ResNet-50."""
+
+    image: int = 224  # side of the square picture, in pixels
+    channels: int = 3
+    stem: Literal["photo", "small"] = "photo"  # a quarter of the rows and columns are left of a photo, all of a small one
+    dim: int = 64  # channels behind the stem
+    dims: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048])  # channels behind each stage
+    widths: list[int] = field(default_factory=lambda: [100, 200, 400, 800])  # channels that look around, inside its blocks
+    depths: list[int] = field(default_factory=lambda: [3, 4, 6, 3])  # blocks of each stage
+    kernel: int = 7  # side of a neighbourhood
+    share: int = 8  # channels that share one map of weights; the last ones may be fewer
+    score: Literal["squared", "absolute", "product"] = "squared"  # how alike a query and a key are, section 3.2
+    classes: int = 1000
+    drop_path: float = 0.0  # share of examples for which the last block's branch is left out; less for those before
+
+    def __post_init__(self) -> None:
+        at_least(1, image=self.image, channels=self.channels, dim=self.dim, kernel=self.kernel, share=self.share,
+                 classes=self.classes)  # fmt: skip
+        shares(drop_path=self.drop_path)
+        if not self.kernel % 2:
+            raise ValueError(f"kernel {self.kernel} has no middle; use {self.kernel - 1} or {self.kernel + 1}")
+        if not len(self.dims) == len(self.widths) == len(self.depths) >= 1:
+            raise ValueError(f"dims has {len(self.dims)} stages, widths {len(self.widths)} and depths {len(self.depths)}; "
+                             f"give one number a stage in each")  # fmt: skip
+        for dim, width, depth in zip(self.dims, self.widths, self.depths, strict=True):
+            at_least(1, dims=dim, widths=width, depths=depth)
+
+
+SIZES = {  # section 4.1
+    "26": LRNetConfig(depths=[2, 2, 2, 2]),
+    "50": LRNetConfig(),
+    "small": LRNetConfig(image=32, stem="small", dim=16, dims=[64, 128, 256], widths=[16, 32, 64], depths=[2, 2, 2],
+                         classes=10),  # ours, for pictures of 32 × 32 pixels
+}  # fmt: skip
+
+
+# Looking around without gathering.  The neighbourhoods of a picture are R² times as large as the picture.  But one that is laid
+# out as a line only has to be shifted for all of its places to meet one of their neighbours: R² passes over it, and no copies.
+# What is shifted over an edge meets a place of another row or another picture; the mask hides it.
+
+PLACES = 12_000  # at once: their R² weights stay in the cache
+
+
+class Line(NamedTuple):
+    """How pictures with so many rows and columns of places that look are laid out and shifted."""
+
+    kernel: int
+    stride: int
+    rows: int
+    columns: int
+
+    @property
+    def halo(self) -> int:
+        """What has to stand before and after the line, so that it can be shifted."""
+        return -(-(self.kernel // 2) // self.stride) * (self.columns + 1)
+
+    def lay(self, x: Tensor) -> Tensor:
+        """(B, H, E, Y · S, X · S) → (P, E, halo + L + halo)."""
+        planes = to_planes(x, self.stride)  # (P, E, B, H, Y, X)
+        line = x.new_zeros(*planes.shape[:2], planes[0, 0].numel() + 2 * self.halo)
+        line[:, :, self.halo : line.shape[2] - self.halo].view(planes.shape).copy_(planes)
+        return line
+
+    def lift(self, line: Tensor, like: Tensor) -> Tensor:
+        """Undo `lay`, to the shape of what it was given."""
+        places = line[:, :, self.halo : line.shape[2] - self.halo]
+        return from_planes(places.unflatten(2, (*like.shape[:2], self.rows, self.columns)), *like.shape[3:])
+
+    def around(self, line: Tensor) -> list[Tensor]:
+        """For each neighbour, row by row, a view that brings it to its place: R · R × (E, L)."""
+        planes, places = line.unbind(0), line.shape[2] - 2 * self.halo
+        reach, views = range(-(self.kernel // 2), self.kernel // 2 + 1), []
+        for down in reach:
+            for right in reach:
+                plane = planes[down % self.stride * self.stride + right % self.stride]
+                shift = down // self.stride * self.columns + right // self.stride
+                views.append(plane.narrow(1, self.halo + shift, places))
+        return views
+
+
+def weigh(q: Tensor, keys: Tensor, bias: Tensor, hidden: Tensor, score: Score) -> Tensor:
+    """How much each place looks at its neighbours: q (L,), keys (R · R, L), bias (R · R, H, 1), hidden (R · R, 1, Y · X) → (R · R, L)."""
+    scores = score(q[:, None, None], keys.T[..., None])[:, 0].T  # (R · R, L)
+    scores = scores.unflatten(1, (-1, bias.shape[1], hidden.shape[2]))  # (R · R, B, H, Y · X)
+    return scores.add_((bias + hidden)[:, None]).flatten(1).softmax(0)
+
+
+def pieces(batch: int, heads: int, rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
+    """Some heads of some pictures at a time, about `PLACES` places."""
+    some = max(1, PLACES // (rows * columns))  # heads
+    pictures, each = max(1, some // heads), min(some, heads)
+    for picture in range(0, batch, pictures):
+        for head in range(0, heads, each):
+            yield slice(picture, picture + pictures), slice(head, head + each)
+
+
+class Nearby(Function):
+    """Attention to the neighbourhood, piece by piece.  The way back weighs once more, so that no weights have to be kept."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, hidden: Tensor, line: Line, score: Score) -> Tensor:
+        """What each place sees: q (B, H, 1, Y, X), k (B, H, 1, ...), v (B, H, E, ...) → (B, H, E, Y, X)."""
+        ctx.save_for_backward(q, k, v, bias, hidden)
+        ctx.line, ctx.score = line, score
+        mixed = v.new_empty(*v.shape[:3], *q.shape[3:])
+        for at in pieces(*q.shape[:2], *q.shape[3:]):
+            keys = torch.cat(line.around(line.lay(k[at])))  # (R · R, L)
+            weights = weigh(q[at].flatten(), keys, bias[:, at[1]], hidden, score)
+            out = to_planes(mixed[at], 1)[0]  # (E, B, H, Y, X)
+            sums = v.new_zeros(len(out), weights.shape[1])  # (E, L)
+            for weight, values in zip(weights, line.around(line.lay(v[at])), strict=True):
+                sums.addcmul_(weight, values)
+            out.copy_(sums.view_as(out))
+        return mixed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of q, k, v and the bias."""
+        (q, k, v, bias, hidden), line, score = ctx.saved_tensors, ctx.line, ctx.score
+        of_q, of_k, of_v, of_bias = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), torch.zeros_like(bias)
+        for at in pieces(*q.shape[:2], *q.shape[3:]):
+            laid_k, laid_v = line.lay(k[at]), line.lay(v[at])
+            leaves = [one.detach().requires_grad_() for one in (q[at].flatten(), torch.cat(line.around(laid_k)), bias[:, at[1]])]
+            with torch.enable_grad():
+                weights = weigh(*leaves, hidden, score)  # (R · R, L)
+            asked = to_planes(grad[at], 1)[0].flatten(1)  # (E, L)
+            of_weights, of_values, each = torch.empty_like(weights), torch.zeros_like(laid_v), torch.empty_like(asked)
+            every = zip(weights.detach(), of_weights, line.around(laid_v), line.around(of_values), strict=True)
+            for weight, of_weight, values, of_these in every:
+                torch.sum(torch.mul(asked, values, out=each), 0, out=of_weight)
+                of_these.addcmul_(weight, asked)
+            from_q, from_keys, from_bias = torch.autograd.grad(weights, leaves, of_weights)
+            of_keys = torch.zeros_like(laid_k)
+            for one, of_this in zip(from_keys, line.around(of_keys), strict=True):
+                of_this.add_(one)
+            of_q[at], of_k[at], of_v[at] = from_q.view_as(q[at]), line.lift(of_keys, k[at]), line.lift(of_values, v[at])
+            of_bias[:, at[1]] += from_bias
+        return of_q, of_k, of_v, of_bias, None, None, None
+
+
+class LocalRelation(nn.Module):
+    """Each place looks at its neighbourhood; equations 1 to 3 of the paper.  While `tap` is there, the neighbourhoods are gathered.
+
+    The weight of neighbour p for place p' is softmax of score(q(p'), k(p)) + prior(p - p').  The values are the input itself.
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, share: int, score: Score, stride: int = 1):
+        super().__init__()
+        self.kernel, self.score, self.stride = kernel, score, stride
+        self.heads = -(-outputs // share)
+        self.spare = self.heads * share - outputs  # channels that the last head lacks
+        self.value = nn.Conv2d(inputs, outputs, 1, bias=False)
+        self.query_key = nn.Conv2d(outputs, 2 * self.heads, 1)
+        self.prior = GeometricPrior(self.heads, kernel)
+        self.tap: Callable[[Tensor], None] | None = None
+        nn.init.kaiming_normal_(self.value.weight, nonlinearity="relu")
+        nn.init.normal_(self.query_key.weight, std=outputs**-0.5)
+        nn.init.zeros_(self.query_key.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, Y · S, X · S) → (B, C, Y, X)."""
+        v = self.value(x)  # (B, C, Y · S, X · S)
+        q, k = self.query_key(v).chunk(2, 1)  # (B, H, Y · S, X · S)
+        q = q[:, :, :: self.stride, :: self.stride]  # (B, H, Y, X)
+        mask = inside_mask(*x.shape[2:], self.kernel, self.stride, x.device)  # (Y · X, R · R)
+        look = self.look if self.tap is None else self.gather
+        mixed = look(q, k, F.pad(v, (0, 0, 0, 0, 0, self.spare)), mask)  # (B, H · E, Y, X)
+        return mixed[:, : v.shape[1]]
+
+    def look(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        """What each place sees, without gathering: (B, H · E, Y, X)."""
+        line = Line(self.kernel, self.stride, *q.shape[2:])
+        hidden = torch.zeros_like(mask.T, dtype=q.dtype).masked_fill_(~mask.T, -math.inf)[:, None]  # (R · R, 1, Y · X)
+        bias, v = self.prior().T[..., None], v.unflatten(1, (self.heads, -1))  # (R · R, H, 1), (B, H, E, ...)
+        return Nearby.apply(q[:, :, None], k[:, :, None], v, bias, hidden, line, self.score).flatten(1, 2)
+
+    def gather(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        """The same through `attend`, one query to a neighbourhood of keys."""
+        k, v = (neighbourhoods(x, self.heads, self.kernel, self.stride) for x in (k, v))  # (B, H, Y · X, R · R, 1 and E)
+        mixed, weights = attend(q.flatten(2)[..., None, None], k, v, score=self.score, bias=self.prior()[:, None, None],
+                                mask=mask[:, None], need_weights=True)  # (B, H, Y · X, 1, E), (B, H, Y · X, 1, R · R)  # fmt: skip
+        if self.tap is not None and weights is not None:
+            self.tap(weights.squeeze(3))
+        return from_neighbourhoods(mixed, q.shape[2])
+
+
+class LRNet(nn.Module):
+    """`forward` returns the logits of the classes, `encode` a vector for each place of the last grid."""
+
+    def __init__(self, config: LRNetConfig):
+        super().__init__()
+        self.config = c = config
+        relate = partial(LocalRelation, kernel=c.kernel, share=c.share, score=SCORES[c.score])
+        photo, relu = c.stem == "photo", partial(nn.ReLU, inplace=True)
+        self.stem = nn.Sequential(relate(c.channels, c.dim, stride=2 if photo else 1), batch_norm(c.dim), relu(),
+                                  nn.MaxPool2d(3, 2, 1) if photo else nn.Identity())  # fmt: skip
+        rates = iter(rising(c.drop_path, sum(c.depths)))
+        self.stages, inputs = nn.ModuleList(), c.dim
+        for number, (dim, width, depth) in enumerate(zip(c.dims, c.widths, c.depths, strict=True)):
+            stage = nn.Sequential()
+            for i in range(depth):
+                stride = 2 if i == 0 and number else 1  # the stem has made the first stage's grid small enough
+                body = nn.Sequential(ConvNorm(inputs, width), relu(), relate(width, width, stride=stride), batch_norm(width),
+                                     relu(), ConvNorm(width, dim))  # fmt: skip
+                stage.append(Residual(body, inputs, dim, stride, next(rates)))
+                inputs = dim
+            self.stages.append(stage)
+        self.classes = Linear(inputs, c.classes)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """What the last stage sees at each place: (B, C, ...) → (B, D, Y, X)."""
+        x = self.stem(x)
+        for stage in self.stages:
+            x = stage(x)  # (B, D, Y, X)
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of the classes of each picture: (B, C, ...) → (B, classes)."""
+        return self.classes(self.encode(x).mean((2, 3)))
