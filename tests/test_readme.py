@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -87,13 +88,24 @@ def test_the_commands_run_as_they_are_pasted(tmp_path, minilm):
     (tmp_path / "my.tsv").write_text("".join(pairs), encoding="utf-8")
     (tmp_path / "held.tsv").write_text("".join(pairs[:5]), encoding="utf-8")
     (tmp_path / "all-MiniLM-L6-v2").symlink_to(minilm)
+    for name in (
+        "cat.jpg",
+        "dog.png",
+        "boot.png",
+        *(f"photos/{label}/{n}.png" for label in ("a", "b") for n in range(3)),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((40, 30), 60).convert("RGB").save(tmp_path / name)
     few = ["train.steps=3", "train.save_every=2", "decode.beam=1"]
     shape = ["data.vocab=300", "model.dim=16", "model.depth=1", "model.heads=2"]
+    small = {"fashion-vit": ["model.dim=18"], "cifar10-swin": ["model.dim=16"], "images": ["train.images=2", "model.image=32"],
+             "mnist-pixel": ["model.dim=16", "model.depth=1", "model.heads=2", "model.image=8"]}  # fmt: skip
     seen = set()
     for words in commands():
         seen.add(words[1])
         extra = few if words[1] == "train" and "--resume" not in words else []
-        extra = [*extra, *shape] if extra and not any(word.startswith("init=") for word in words) else extra
+        if extra and not any(word.startswith("init=") for word in words):
+            extra = [*extra, *small.get(words[2], shape)]
         extra = ["--beam", "1"] if words[1] == "score" else extra
         done = subprocess.run(
             [sys.executable, "-m", *words, *extra], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -102,7 +114,8 @@ def test_the_commands_run_as_they_are_pasted(tmp_path, minilm):
         assert done.stdout, words
     texts = {"generate", "fill", "classify", "ask", "embed", "import", "export"}
     assert seen == {"train", "translate", "score", "show", "cost", *texts}
-    assert (tmp_path / "bike.png").stat().st_size > 1000
+    for picture in ("bike.png", "bank.png", "boot-attention.png", "samples.png"):
+        assert (tmp_path / picture).stat().st_size > 1000
 
 
 def test_the_python_example_runs(small_run):

@@ -144,7 +144,9 @@ def generate(
     writer = open_run(run, "generate", device, precision)
     if writer.run.task == "pixels":
         if prompt is not None or tokens is not None or stop or stream or json_:
-            raise ValueError(f"{run} draws pictures; it takes --out, --count, --temperature, --top-k, --top-p, --seed only")
+            raise ValueError(
+                f"{run} draws pictures; it takes --out, --count, --temperature, --top-k, --top-p, --seed only"
+            )
         _draw(writer, out, count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         return
     if out is not None:

@@ -97,13 +97,10 @@ class ViT(nn.Module):
         )  # fmt: skip
         self.end = nn.LayerNorm(c.dim, eps=EPS)
         self.classes = Linear(c.dim, c.classes)
-        if self.token is not None:
-            nn.init.trunc_normal_(self.token, std=0.02)
-        for part in self.modules():
-            if isinstance(part, nn.Linear):
-                nn.init.trunc_normal_(part.weight, std=0.02)
-                nn.init.zeros_(part.bias)
+        # As the released code starts: what patches give has the spread of pixels, and no class is likelier than another.
         nn.init.trunc_normal_(self.embed.weight, std=(c.channels * c.patch**2) ** -0.5)
+        for weight in (self.embed.bias, self.classes.weight, self.classes.bias):
+            nn.init.zeros_(weight)
 
     def encode(self, x: Tensor) -> Tensor:
         """A vector for each token, the class token's first if there is one: (B, C, Y · P, X · P) → (B, T, D)."""

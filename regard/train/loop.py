@@ -359,8 +359,9 @@ def _settle(work: _Work) -> float:
 def _show_samples(work: _Work) -> None:
     """A few held-out examples, and what the model makes of them by now."""
     work.model.eval()
-    for line in work.task.samples(_answering(work), work.corpus):
-        work.say(f"  {line}", style="dim")
+    with work.mean.instead() if work.mean else nullcontext():
+        for line in work.task.samples(_answering(work), work.corpus):
+            work.say(f"  {line}", style="dim")
     work.model.train()
 
 

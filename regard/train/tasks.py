@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from regard.config import Run
@@ -28,6 +29,7 @@ __all__ = ["TASKS", "Task"]
 Say = Callable[[str], None]
 
 WORDS = 60  # tokens written of a sample
+COUNTED = 1000  # held-out pictures that are counted at every evaluation
 
 
 def _corpus(run: Run, tokenizer: Path, say: Say, count: Callable[[str, int], None]) -> Corpus:
@@ -42,7 +44,9 @@ class Task(NamedTuple):
     """One kind of training."""
 
     loss: Callable[[Any, Any, float], tuple[Tensor, Tensor]]  # (model, batch, smoothing) → two sums, see `objectives`
-    batches: Callable[[Run, Any, Place], Iterator[tuple[Any, Place]]]  # of a corpus or gallery; endless, from a place on
+    batches: Callable[
+        [Run, Any, Place], Iterator[tuple[Any, Place]]
+    ]  # of a corpus or gallery; endless, from a place on
     held_out: Callable[[Run, Any, Any], Iterator[Any]]  # each example of a store once
     samples: Callable[[Any, Any], list[str]]  # lines that show what a model can do by now
     ends: int = 0  # places that a text needs beside its `data.longest` tokens
@@ -147,6 +151,17 @@ def _all_pictures(run: Run, shown: Gallery, images: Any) -> Iterator[Any]:
     return pictures.all_pictures(images, run.model.image, run.train.images, run.data)
 
 
+def _right(classifier: Any, shown: Gallery) -> list[str]:
+    with torch.inference_mode():
+        device, right, seen = next(classifier.model.parameters()).device, 0, 0
+        for some in _all_pictures(classifier.run, shown, shown.valid):
+            right += int((classifier.model(some.image.to(device)).argmax(-1) == some.label.to(device)).sum())
+            seen += some.tokens
+            if seen >= COUNTED:
+                break
+    return [f"{right / seen:.1%} of {seen:,} held-out pictures right"]
+
+
 def _pixels(run: Run, shown: Gallery, place: Place) -> Iterator[tuple[Any, Place]]:
     return pixels.pixels(shown.train, run.model.levels, run.train.images, run.train.seed, place)
 
@@ -171,6 +186,6 @@ TASKS: dict[str, Task] = {
     "masked": Task(objectives.guess, _masked, _all_masked, _filled, ends=0),
     "spans": Task(objectives.translate, _spans, _all_spans, _nothing, ends=1),
     "class": Task(objectives.classify, _labelled, _all_labelled, _classified, ends=2, unit="texts", one="text"),
-    "image": Task(objectives.look, _pictures, _all_pictures, _nothing, unit="pictures", one="picture", reads=_gallery),
+    "image": Task(objectives.look, _pictures, _all_pictures, _right, unit="pictures", one="picture", reads=_gallery),
     "pixels": Task(objectives.next_token, _pixels, _all_pixels, _nothing, unit="pixels", one="pixel", reads=_gallery),
 }

@@ -94,7 +94,7 @@ def look_at(
     if isinstance(model, ViT):  # whose layers all have the same tokens
         through = rollout([one[0] for _, one in looks[:layer]])  # (T, T)
         gathered = _places(model, name, through[None, None], grids)[0]
-        panels.insert(0, Panel("rollout" if layer == 1 else f"rollout, layers 1 to {layer}", gathered.tolist()))
+        panels.insert(0, Panel(f"rollout to layer {layer}", gathered.tolist()))
     whose = "where the class token looks" if _before(model) else "what all places look at"
     return PictureMap(
         title=f"{classifier.run.name}, layer {layer} of {len(looks)}: {whose}",
@@ -197,4 +197,4 @@ def to_file(seen: PictureMap, file: Path) -> list[str]:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.1%}" if share >= 0.001 else f"{100 * share:.1g}%" if share > 1e-5 else "0%"
+    return f"{share:.0%}" if share >= 0.1 or share < 1e-5 else f"{100 * share:.2g}%"

@@ -78,7 +78,7 @@ def test_a_vit_is_shown_where_its_class_token_looks(layer):
         torch.testing.assert_close(got[f"head {head + 1}"], torch.stack([row[1 + 3 * y : 4 + 3 * y] for y in range(3)]))
     whole = rollout([each[0] for each in weights[: layer or 3]])
     torch.testing.assert_close(got[next(iter(got))].flatten(), whole[0, 1:])
-    assert list(got) == [{1: "rollout"}.get(layer, "rollout, layers 1 to 3"), "head 1", "head 2", "head 3"]
+    assert list(got) == [f"rollout to layer {layer or 3}", "head 1", "head 2", "head 3"]
 
 
 def test_without_a_class_token_a_place_gets_the_mean_of_all_looks():
@@ -191,7 +191,7 @@ def test_looking_leaves_the_model_as_it_was():
 
 def seen_with(heads: int, side: int = 28) -> PictureMap:
     one_hot = [[float((y, x) == (1, 2)) for x in range(4)] for y in range(4)]
-    panels = [Panel("rollout, layers 1 to 2", one_hot), *(Panel(f"head {n}", one_hot) for n in range(1, heads + 1))]
+    panels = [Panel("rollout to layer 2", one_hot), *(Panel(f"head {n}", one_hot) for n in range(1, heads + 1))]
     return PictureMap("t", "a $5 bag", 0.5, np.full((side, side, 1), 100).tolist(), panels)
 
 
@@ -278,7 +278,7 @@ def test_show_draws_over_a_picture_and_says_where(regard, run, tmp_path):
     said = regard("show", run, "boot.png", "--out", "other.json", "--layer", 1, "--head", 2)
     assert said.out.rstrip().endswith("saved other.json")
     read = json.loads((tmp_path / "other.json").read_text())
-    assert [panel["title"] for panel in read["panels"]] == ["rollout", "head 2"]
+    assert [panel["title"] for panel in read["panels"]] == ["rollout to layer 1", "head 2"]
 
 
 @pytest.mark.parametrize(
