@@ -3,11 +3,13 @@
 Shapes: Q queries, K keys, E width of one head; `...` is any batch or head dimensions.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Additive", "absolute_distance", "product", "squared_distance"]
+__all__ = ["Additive", "absolute_distance", "product", "squared_distance", "summed"]
 
 
 class Additive(nn.Module):
@@ -28,30 +30,24 @@ class Additive(nn.Module):
         return self.value(torch.tanh(both)).squeeze(-1)  # (..., Q, K)
 
 
-# Scores of short vectors, each number of a query with the same number of a key: equations 4 to 6 of
-# https://arxiv.org/abs/1904.11491, q (..., Q, E) and k (..., K, E) → scores (..., Q, K).
+# How alike two numbers are: equations 4 to 6 of https://arxiv.org/abs/1904.11491, where a query and a key are one number each.
 
 
 def squared_distance(q: Tensor, k: Tensor) -> Tensor:
-    """The nearer the better: -‖q - k‖²."""
-    return _total(F.mse_loss(*_paired(q, k), reduction="none")).neg_()  # one pass over memory for both steps
+    """The nearer the better: -(q - k)², of any shapes that broadcast."""
+    return F.mse_loss(*torch.broadcast_tensors(q, k), reduction="none").neg_()  # one pass over memory less than in three steps
 
 
 def absolute_distance(q: Tensor, k: Tensor) -> Tensor:
-    """The nearer the better, but far is not much worse than less far: -Σ |q - k|."""
-    return _total(F.l1_loss(*_paired(q, k), reduction="none")).neg_()
+    """The nearer the better, and twice as far is twice as bad: -|q - k|."""
+    return F.l1_loss(*torch.broadcast_tensors(q, k), reduction="none").neg_()
 
 
 def product(q: Tensor, k: Tensor) -> Tensor:
-    """The dot product as it is, without a scale."""
-    return _total(torch.mul(*_paired(q, k)))
+    """The larger both, the better: q · k."""
+    return q * k
 
 
-def _paired(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Each query beside each key: twice (..., Q, K, E)."""
-    return torch.broadcast_tensors(q.unsqueeze(-2), k.unsqueeze(-3))  # type: ignore[return-value]
-
-
-def _total(x: Tensor) -> Tensor:
-    """The sum over the width; the sum of a single number is that number, and needs no pass over memory."""
-    return x.squeeze(-1) if x.shape[-1] == 1 else x.sum(-1)
+def summed(alike: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """The same of vectors, number by number and added up: q (..., Q, E) and k (..., K, E) → scores (..., Q, K)."""
+    return lambda q, k: alike(q.unsqueeze(-2), k.unsqueeze(-3)).sum(-1)

@@ -41,13 +41,13 @@ from regard.layers.conv import ConvNorm, Residual, batch_norm
 from regard.layers.dropout import rising
 from regard.layers.linear import Linear
 from regard.layers.masks import inside_mask
-from regard.layers.scores import absolute_distance, product, squared_distance
+from regard.layers.scores import absolute_distance, product, squared_distance, summed
 from regard.layers.shapes import from_neighbourhoods, from_planes, neighbourhoods, to_planes
 
 __all__ = ["SIZES", "LRNet", "LRNetConfig", "LocalRelation"]
 
-Score = Callable[[Tensor, Tensor], Tensor]
-SCORES: dict[str, Score] = {"squared": squared_distance, "absolute": absolute_distance, "product": product}
+Alike = Callable[[Tensor, Tensor], Tensor]
+ALIKE: dict[str, Alike] = {"squared": squared_distance, "absolute": absolute_distance, "product": product}
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -56,10 +56,14 @@ class LRNetConfig:
 
     image: int = 224  # side of the square picture, in pixels
     channels: int = 3
-    stem: Literal["photo", "small"] = "photo"  # a quarter of the rows and columns are left of a photo, all of a small one
+    stem: Literal["photo", "small"] = (
+        "photo"  # a quarter of the rows and columns are left of a photo, all of a small one
+    )
     dim: int = 64  # channels behind the stem
     dims: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048])  # channels behind each stage
-    widths: list[int] = field(default_factory=lambda: [100, 200, 400, 800])  # channels that look around, inside its blocks
+    widths: list[int] = field(
+        default_factory=lambda: [100, 200, 400, 800]
+    )  # channels that look around, inside its blocks
     depths: list[int] = field(default_factory=lambda: [3, 4, 6, 3])  # blocks of each stage
     kernel: int = 7  # side of a neighbourhood
     share: int = 8  # channels that share one map of weights; the last ones may be fewer
@@ -132,11 +136,12 @@ class Line(NamedTuple):
         return views
 
 
-def weigh(q: Tensor, keys: Tensor, bias: Tensor, hidden: Tensor, score: Score) -> Tensor:
-    """How much each place looks at its neighbours: q (L,), keys (R · R, L), bias (R · R, H, 1), hidden (R · R, 1, Y · X) → (R · R, L)."""
-    scores = score(q[:, None, None], keys.T[..., None])[:, 0].T  # (R · R, L)
-    scores = scores.unflatten(1, (-1, bias.shape[1], hidden.shape[2]))  # (R · R, B, H, Y · X)
-    return scores.add_((bias + hidden)[:, None]).flatten(1).softmax(0)
+def weigh(scores: Tensor, bias: Tensor, hidden: Tensor) -> Tensor:
+    """How much each place looks at its neighbours: bias (R · R, H, 1), hidden (R · R, 1, Y · X), all (R · R, L) → (R · R, L)."""
+    scores.unflatten(1, (-1, bias.shape[1], hidden.shape[2])).add_(
+        (bias + hidden)[:, None]
+    )  # (R · R, B, H, Y · X), in place
+    return scores.softmax(0)
 
 
 def pieces(batch: int, heads: int, rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
@@ -152,14 +157,16 @@ class Nearby(Function):
     """Attention to the neighbourhood, piece by piece.  The way back weighs once more, so that no weights have to be kept."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, hidden: Tensor, line: Line, score: Score) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, hidden: Tensor, line: Line, alike: Alike
+    ) -> Tensor:
         """What each place sees: q (B, H, 1, Y, X), k (B, H, 1, ...), v (B, H, E, ...) → (B, H, E, Y, X)."""
         ctx.save_for_backward(q, k, v, bias, hidden)
-        ctx.line, ctx.score = line, score
+        ctx.line, ctx.alike = line, alike
         mixed = v.new_empty(*v.shape[:3], *q.shape[3:])
         for at in pieces(*q.shape[:2], *q.shape[3:]):
             keys = torch.cat(line.around(line.lay(k[at])))  # (R · R, L)
-            weights = weigh(q[at].flatten(), keys, bias[:, at[1]], hidden, score)
+            weights = weigh(alike(q[at].flatten(), keys), bias[:, at[1]], hidden)  # (R · R, L)
             out = to_planes(mixed[at], 1)[0]  # (E, B, H, Y, X)
             sums = v.new_zeros(len(out), weights.shape[1])  # (E, L)
             for weight, values in zip(weights, line.around(line.lay(v[at])), strict=True):
@@ -171,25 +178,32 @@ class Nearby(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of q, k, v and the bias."""
-        (q, k, v, bias, hidden), line, score = ctx.saved_tensors, ctx.line, ctx.score
-        of_q, of_k, of_v, of_bias = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), torch.zeros_like(bias)
+        (q, k, v, bias, hidden), line, alike = ctx.saved_tensors, ctx.line, ctx.alike
+        of_q, of_k, of_v, of_bias = (
+            torch.empty_like(q),
+            torch.empty_like(k),
+            torch.empty_like(v),
+            torch.zeros_like(bias),
+        )
         for at in pieces(*q.shape[:2], *q.shape[3:]):
             laid_k, laid_v = line.lay(k[at]), line.lay(v[at])
-            leaves = [one.detach().requires_grad_() for one in (q[at].flatten(), torch.cat(line.around(laid_k)), bias[:, at[1]])]
+            leaves = [one.requires_grad_() for one in (q[at].reshape(-1).detach(), torch.cat(line.around(laid_k)))]
             with torch.enable_grad():
-                weights = weigh(*leaves, hidden, score)  # (R · R, L)
+                scores = alike(*leaves)  # (R · R, L)
+            weights = weigh(scores.detach(), bias[:, at[1]], hidden)
             asked = to_planes(grad[at], 1)[0].flatten(1)  # (E, L)
             of_weights, of_values, each = torch.empty_like(weights), torch.zeros_like(laid_v), torch.empty_like(asked)
-            every = zip(weights.detach(), of_weights, line.around(laid_v), line.around(of_values), strict=True)
+            every = zip(weights, of_weights, line.around(laid_v), line.around(of_values), strict=True)
             for weight, of_weight, values, of_these in every:
                 torch.sum(torch.mul(asked, values, out=each), 0, out=of_weight)
                 of_these.addcmul_(weight, asked)
-            from_q, from_keys, from_bias = torch.autograd.grad(weights, leaves, of_weights)
+            of_scores = of_weights.sub_((weights * of_weights).sum(0)).mul_(weights)  # through the softmax
+            from_q, from_keys = torch.autograd.grad(scores, leaves, of_scores)
             of_keys = torch.zeros_like(laid_k)
             for one, of_this in zip(from_keys, line.around(of_keys), strict=True):
                 of_this.add_(one)
             of_q[at], of_k[at], of_v[at] = from_q.view_as(q[at]), line.lift(of_keys, k[at]), line.lift(of_values, v[at])
-            of_bias[:, at[1]] += from_bias
+            of_bias[:, at[1], 0] += of_scores.unflatten(1, (*grad[at].shape[:2], -1)).sum((1, 3))
         return of_q, of_k, of_v, of_bias, None, None, None
 
 
@@ -199,9 +213,9 @@ class LocalRelation(nn.Module):
     The weight of neighbour p for place p' is softmax of score(q(p'), k(p)) + prior(p - p').  The values are the input itself.
     """
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, share: int, score: Score, stride: int = 1):
+    def __init__(self, inputs: int, outputs: int, kernel: int, share: int, alike: Alike, stride: int = 1):
         super().__init__()
-        self.kernel, self.score, self.stride = kernel, score, stride
+        self.kernel, self.alike, self.stride = kernel, alike, stride
         self.heads = -(-outputs // share)
         self.spare = self.heads * share - outputs  # channels that the last head lacks
         self.value = nn.Conv2d(inputs, outputs, 1, bias=False)
@@ -219,20 +233,22 @@ class LocalRelation(nn.Module):
         q = q[:, :, :: self.stride, :: self.stride]  # (B, H, Y, X)
         mask = inside_mask(*x.shape[2:], self.kernel, self.stride, x.device)  # (Y · X, R · R)
         look = self.look if self.tap is None else self.gather
-        mixed = look(q, k, F.pad(v, (0, 0, 0, 0, 0, self.spare)), mask)  # (B, H · E, Y, X)
-        return mixed[:, : v.shape[1]]
+        whole = F.pad(v, (0, 0, 0, 0, 0, self.spare)) if self.spare else v  # (B, H · E, Y · S, X · S)
+        return look(q, k, whole, mask)[:, : v.shape[1]]
 
     def look(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """What each place sees, without gathering: (B, H · E, Y, X)."""
         line = Line(self.kernel, self.stride, *q.shape[2:])
         hidden = torch.zeros_like(mask.T, dtype=q.dtype).masked_fill_(~mask.T, -math.inf)[:, None]  # (R · R, 1, Y · X)
         bias, v = self.prior().T[..., None], v.unflatten(1, (self.heads, -1))  # (R · R, H, 1), (B, H, E, ...)
-        return Nearby.apply(q[:, :, None], k[:, :, None], v, bias, hidden, line, self.score).flatten(1, 2)
+        return Nearby.apply(q[:, :, None], k[:, :, None], v, bias, hidden, line, self.alike).flatten(1, 2)
 
     def gather(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """The same through `attend`, one query to a neighbourhood of keys."""
-        k, v = (neighbourhoods(x, self.heads, self.kernel, self.stride) for x in (k, v))  # (B, H, Y · X, R · R, 1 and E)
-        mixed, weights = attend(q.flatten(2)[..., None, None], k, v, score=self.score, bias=self.prior()[:, None, None],
+        k, v = (
+            neighbourhoods(x, self.heads, self.kernel, self.stride) for x in (k, v)
+        )  # (B, H, Y · X, R · R, 1 and E)
+        mixed, weights = attend(q.flatten(2)[..., None, None], k, v, score=summed(self.alike), bias=self.prior()[:, None, None],
                                 mask=mask[:, None], need_weights=True)  # (B, H, Y · X, 1, E), (B, H, Y · X, 1, R · R)  # fmt: skip
         if self.tap is not None and weights is not None:
             self.tap(weights.squeeze(3))
@@ -245,7 +261,7 @@ class LRNet(nn.Module):
     def __init__(self, config: LRNetConfig):
         super().__init__()
         self.config = c = config
-        relate = partial(LocalRelation, kernel=c.kernel, share=c.share, score=SCORES[c.score])
+        relate = partial(LocalRelation, kernel=c.kernel, share=c.share, alike=ALIKE[c.score])
         photo, relu = c.stem == "photo", partial(nn.ReLU, inplace=True)
         self.stem = nn.Sequential(relate(c.channels, c.dim, stride=2 if photo else 1), batch_norm(c.dim), relu(),
                                   nn.MaxPool2d(3, 2, 1) if photo else nn.Identity())  # fmt: skip

@@ -136,9 +136,14 @@ def restore(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer, mea
         if f"random/{device}" in memory:
             put(memory[f"random/{device}"])
     for name, p in model.named_parameters():
-        moments = {key: memory[f"{name}/{key}"].to(p.device) for key in MOMENTS if f"{name}/{key}" in memory}
+        moments = {key: _laid_out(memory[f"{name}/{key}"], p) for key in MOMENTS if f"{name}/{key}" in memory}
         if moments:  # a head that this task does not train has no moments
             optimizer.state[p] = moments
+
+
+def _laid_out(moment: Tensor, p: Tensor) -> Tensor:
+    """A moment as the optimizer's kernel reads it: beside its parameter, in the same order, which convolutions choose."""
+    return torch.empty_like(p).copy_(moment) if moment.shape == p.shape else moment.to(p.device)
 
 
 def average(files: list[Path]) -> dict[str, Tensor]:

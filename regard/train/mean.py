@@ -19,7 +19,9 @@ class RunningMean:
 
     def __init__(self, model: nn.Module, decay: float):
         self.model, self.decay = model, decay
-        self.weights: dict[str, Tensor] = {name: one.detach().clone() for name, one in held(model).items()}
+        self.weights: dict[str, Tensor] = {
+            name: one.detach().clone(memory_format=torch.contiguous_format) for name, one in held(model).items()
+        }
 
     @torch.no_grad()
     def follow(self, step: int) -> None:

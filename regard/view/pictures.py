@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ __all__ = ["Panel", "PictureMap", "look_at", "rollout", "to_file"]
 
 MOST = 12  # heads that are drawn; more would be too small to see
 SMALL = 64  # pixels: up to this side the squares that a model sees are drawn as squares
+LONGEST = 20  # letters of a class that are drawn
 VEIL = 0.62  # how much of the colours lies over the grey picture
 
 
@@ -56,7 +56,8 @@ class PictureMap:
     @property
     def found(self) -> str:
         """The class and its probability, as a person reads them."""
-        return f"{self.guess} {self.probability:.1%}" if self.guess else "no class learnt"
+        name = self.guess if len(self.guess) <= LONGEST else f"{self.guess[:LONGEST]}…"
+        return f"{name} {self.probability:.1%}" if name else "no class learnt"
 
     def to_json(self) -> str:
         """The map as JSON."""
@@ -171,8 +172,8 @@ def to_file(seen: PictureMap, file: Path) -> list[str]:
     panels = [panel for panel in seen.panels if panel not in heads[MOST:]]
     rows = max(1, round(math.sqrt((1 + len(panels)) / 1.7)))
     columns = -(-(1 + len(panels)) // rows)
-    figure = Figure(figsize=(0.2 + 2.2 * columns, 0.35 + 2.42 * rows), layout="constrained")
-    figure.suptitle(seen.title, fontsize=10, color="#666666", parse_math=False)
+    figure = Figure(figsize=(max(5, 0.2 + 2.2 * columns), 0.35 + 2.42 * rows), layout="constrained")
+    figure.suptitle(seen.title, fontsize=9, color="#666666", parse_math=False)
     shown = np.array(seen.picture, np.uint8)  # (Y, X, C)
     grey = shown.mean(-1)  # (Y, X)
     high, wide = grey.shape
@@ -181,7 +182,7 @@ def to_file(seen: PictureMap, file: Path) -> list[str]:
         axes = figure.add_subplot(rows, columns, number)
         axes.set_axis_off()
         if number == 1:
-            axes.set_title(shorten(seen.found, 30, placeholder="…"), fontsize=11, fontweight="bold", parse_math=False)
+            axes.set_title(seen.found, fontsize=11, fontweight="bold", parse_math=False)
             axes.imshow(grey if shown.shape[2] == 1 else shown, cmap="gray", vmin=0, vmax=255, interpolation=smooth)
             continue
         panel = panels[number - 2]

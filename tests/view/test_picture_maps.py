@@ -178,6 +178,11 @@ def test_a_model_that_has_learnt_no_classes_is_shown_without_one():
     assert look_at(bare, shown).found == "no class learnt"
 
 
+@pytest.mark.parametrize(("guess", "found"), [("boot", "boot 25.0%"), ("x" * 30, "x" * 20 + "… 25.0%")])
+def test_a_long_name_of_a_class_is_cut_and_its_probability_is_not(guess, found):
+    assert PictureMap("t", guess, 0.25, [[[0]]], []).found == found
+
+
 def test_looking_leaves_the_model_as_it_was():
     one, shown = classifier("vit", **VIT), picture(12)
     before = one.classify([shown], 3)
