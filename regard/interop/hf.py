@@ -87,7 +87,9 @@ def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -
             tokenizer.save(part / "tokenizer.json")
             run = _run(found, to.name, _licence(folder), _text(found, tokenizer.vocab, _longest(folder)))
         else:
-            run = _run(found, to.name, _licence(folder), _pictures(found, folder))
+            seen = read_processor(folder, found.family, found.config.channels)
+            found = _sized(found, seen.image)
+            run = _run(found, to.name, _licence(folder), _pictures(seen))
         said = describe_ours(found.family, found.config, version)
         write_atomic(part / "model.safetensors", save(tensors(found.model)))
         write_atomic(part / "config.json", json.dumps(said, indent=1).encode())
@@ -189,12 +191,18 @@ def _tokenizer(found: Imported, folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def _pictures(found: Imported, folder: Path) -> dict[str, Any]:
-    """How a picture becomes what the model sees."""
-    seen = read_processor(folder, found.family, found.config.channels)
-    if seen.image != found.config.image:
-        raise ValueError(f"{PROCESSOR} makes pictures of {seen.image} pixels, its model sees {found.config.image}; "
+def _sized(found: Imported, image: int) -> Imported:
+    """A checkpoint that sees so many pixels a side; the config.json of a ResNet leaves that to what prepares its pictures."""
+    if "image_size" not in found.said:
+        return dataclasses.replace(found, config=dataclasses.replace(found.config, image=image))
+    if image != found.config.image:
+        raise ValueError(f"{PROCESSOR} makes pictures of {image} pixels, its model sees {found.config.image}; "
                          f"they are not of the same checkpoint: download both again")  # fmt: skip
+    return found
+
+
+def _pictures(seen: Seen) -> dict[str, Any]:
+    """How a picture becomes what the model sees."""
     known = {field.name for field in dataclasses.fields(DataConfig)}
     return {key: value for key, value in dataclasses.asdict(seen).items() if key in known}
 

@@ -21,6 +21,7 @@ from regard.data.files import write_atomic
 from regard.data.tokenizer import Marks
 from regard.interop.names import THEIRS as THEIRS_TEXT
 from regard.interop.names import Names, Theirs
+from regard.interop.resnet_names import THEIRS_RESNET
 from regard.interop.swin_names import THEIRS_SWIN
 from regard.interop.vit_names import THEIRS_VIT
 from regard.models import held
@@ -39,7 +40,7 @@ __all__ = [
     "write_weights",
 ]
 
-THEIRS: dict[str, Theirs] = {**THEIRS_TEXT, **THEIRS_VIT, **THEIRS_SWIN}
+THEIRS: dict[str, Theirs] = {**THEIRS_TEXT, **THEIRS_VIT, **THEIRS_SWIN, **THEIRS_RESNET}
 INDEX = "model.safetensors.index.json"
 POINTER = b"version https://git-lfs"
 GENERATION = "generation_config.json"  # how it is to answer
@@ -126,6 +127,10 @@ def write_weights(family: str, config: Any, model: nn.Module, folder: Path, untr
             continue
         for name, part in zip(one.theirs, ours[one.ours].chunk(len(one.theirs)), strict=True):
             weights[name.removeprefix(cut)] = one.way.there(part).contiguous()
+    for name in [
+        name for name in weights if name.endswith(".running_var")
+    ]:  # a count that stands beside, and is never read
+        weights[f"{name.removesuffix('running_var')}num_batches_tracked"] = torch.tensor(0)
     write_atomic(folder / "model.safetensors", save(weights, metadata={"format": "pt"}))
 
 

@@ -18,7 +18,7 @@ from regard.layers.linear import Linear
 from regard.layers.masks import causal_mask
 from regard.layers.shapes import join_heads, split_heads
 
-__all__ = ["Attention", "KeysUnbiased", "Prepare", "attend"]
+__all__ = ["Attention", "Cosine", "KeysUnbiased", "Prepare", "attend"]
 
 Prepare = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # queries and keys (B, H, ·, E) → what is compared of them
 
@@ -120,6 +120,24 @@ class KeysUnbiased(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) → (..., 3 · inner)."""
         return F.linear(x, self.weight, self.bias)
+
+
+class Cosine(nn.Module):
+    """Prepare queries and keys so that their dot product is their cosine, times a temperature that each head learns.
+
+    Equation 2 of https://arxiv.org/abs/2111.09883, where the temperature's inverse is at least 0.01.
+    """
+
+    def __init__(self, heads: int, sharpest: float = 100.0):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.full((heads, 1, 1), math.log(10.0)))  # its logarithm
+        self.sharpest = sharpest
+
+    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, H, Q, E) and (B, H, K, E), each of the same shape."""
+        sharp = self.temperature.exp().clamp(max=self.sharpest)
+        q, k = (x * (to / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)) for x, to in ((q, sharp), (k, 1)))
+        return q, k
 
 
 class Attention(nn.Module):

@@ -129,9 +129,10 @@ class OffsetMLP(nn.Module):
 
     def forward(self, window: int) -> Tensor:
         """For all pairs of a window of any size: (1, H, M · M, M · M)."""
-        line = 8 / self.furthest * torch.arange(1 - window, window, device=self.up.weight.device, dtype=torch.float32)
-        line = line.sign() * (line.abs() + 1).log2() / 3  # log₂ 8 = 3: within the window of training not far above 1
-        offsets = torch.cartesian_prod(line, line).to(self.up.weight)  # ((2 M - 1)², 2)
+        like = self.up.weight
+        line = 8 / self.furthest * torch.arange(1 - window, window, dtype=like.dtype, device=like.device)
+        line = line.sign() * (line.abs() + 1).log2() / 3  # log₂ 8 = 3: within the window of training hardly above 1
+        offsets = torch.cartesian_prod(line, line)  # ((2 M - 1)², 2)
         table = 16 * torch.sigmoid(self.down(torch.relu(self.up(offsets))))  # ((2 M - 1)², H)
         numbers = offset_numbers(window, window, table.device)
         return table.T.index_select(1, numbers).view(1, -1, window**2, window**2)

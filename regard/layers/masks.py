@@ -29,10 +29,10 @@ def causal_mask(queries: int, keys: int, device: torch.device | None = None) -> 
 def window_mask(rows: int, columns: int, window: int, shift: int, device: torch.device | None = None) -> Tensor:
     """Places that the roll of a shifted grid has put into one window look at each other only if they belong together.
 
-    Section 3.2 of https://arxiv.org/abs/2103.14030, Figure 4.  The windows that begin `shift` places in leave ragged regions
-    at the borders; rolling the grid by as much brings several of those into one window.  Same region, may look: (N, M · M, M · M).
+    Figure 4 of https://arxiv.org/abs/2103.14030.  Windows that begin `shift` places in leave ragged regions at the borders;
+    rolling the grid by as much brings several of those into one window.  Same region, may look: (N, M · M, M · M).
     """
-    down, across = ((torch.arange(side, device=device) - shift) // window for side in (rows, columns))  # -1: before the first
+    down, across = ((torch.arange(side, device=device) - shift) // window for side in (rows, columns))  # may be -1
     region = down[:, None] * (columns + 1) + across  # one number for each region of the shifted cut: (rows, columns)
     seen = to_windows(region.roll((-shift, -shift), (0, 1))[None, :, :, None], window)  # (N, M · M, 1)
     return seen == seen.transpose(1, 2)  # (N, M · M, M · M)

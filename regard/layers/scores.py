@@ -35,12 +35,14 @@ class Additive(nn.Module):
 
 def squared_distance(q: Tensor, k: Tensor) -> Tensor:
     """The nearer the better: -(q - k)², of any shapes that broadcast."""
-    return F.mse_loss(*torch.broadcast_tensors(q, k), reduction="none").neg_()  # one pass over memory less than in three steps
+    q, k = torch.broadcast_tensors(q, k)
+    return F.mse_loss(q, k, reduction="none").neg_()  # one pass over memory less than step by step
 
 
 def absolute_distance(q: Tensor, k: Tensor) -> Tensor:
     """The nearer the better, and twice as far is twice as bad: -|q - k|."""
-    return F.l1_loss(*torch.broadcast_tensors(q, k), reduction="none").neg_()
+    q, k = torch.broadcast_tensors(q, k)
+    return F.l1_loss(q, k, reduction="none").neg_()
 
 
 def product(q: Tensor, k: Tensor) -> Tensor:

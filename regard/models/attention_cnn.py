@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from regard.config import STRICT, at_least, at_most, shares, splits
 from regard.layers.attention import Attention
-from regard.layers.conv import ConvNorm, Residual
+from regard.layers.conv import ConvNorm, Residual, check_channels
 from regard.layers.dropout import rising
 from regard.layers.linear import Linear
 from regard.layers.shapes import to_grid, to_tokens
@@ -147,9 +147,7 @@ class ResNet(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """What the last stage sees at each place: (B, C, ...) → (B, D, Y, X)."""
-        if x.shape[1] != self.config.channels:
-            raise ValueError(f"pictures have {x.shape[1]} channels, the model reads {self.config.channels}; "
-                             f"convert them, or train with model.channels={x.shape[1]}")  # fmt: skip
+        check_channels(x, self.config.channels)
         x = self.stem(x.contiguous(memory_format=torch.channels_last))  # a third faster than row by row
         for stage, look in zip(self.stages, self.looks, strict=True):
             x = look(stage(x))  # (B, D, Y, X)

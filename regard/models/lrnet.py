@@ -37,7 +37,7 @@ from torch.autograd.function import once_differentiable
 from regard.config import STRICT, at_least, shares
 from regard.layers.attention import attend
 from regard.layers.biases import GeometricPrior
-from regard.layers.conv import ConvNorm, Residual, batch_norm
+from regard.layers.conv import ConvNorm, Residual, batch_norm, check_channels
 from regard.layers.dropout import rising
 from regard.layers.linear import Linear
 from regard.layers.masks import inside_mask
@@ -56,14 +56,10 @@ class LRNetConfig:
 
     image: int = 224  # side of the square picture, in pixels
     channels: int = 3
-    stem: Literal["photo", "small"] = (
-        "photo"  # a quarter of the rows and columns are left of a photo, all of a small one
-    )
+    stem: Literal["photo", "small"] = "photo"  # of a photo it leaves a quarter of the rows and columns, else all
     dim: int = 64  # channels behind the stem
     dims: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048])  # channels behind each stage
-    widths: list[int] = field(
-        default_factory=lambda: [100, 200, 400, 800]
-    )  # channels that look around, inside its blocks
+    widths: list[int] = field(default_factory=lambda: [100, 200, 400, 800])  # channels that look around, in its blocks
     depths: list[int] = field(default_factory=lambda: [3, 4, 6, 3])  # blocks of each stage
     kernel: int = 7  # side of a neighbourhood
     share: int = 8  # channels that share one map of weights; the last ones may be fewer
@@ -137,10 +133,12 @@ class Line(NamedTuple):
 
 
 def weigh(scores: Tensor, bias: Tensor, hidden: Tensor) -> Tensor:
-    """How much each place looks at its neighbours: bias (R · R, H, 1), hidden (R · R, 1, Y · X), all (R · R, L) → (R · R, L)."""
-    scores.unflatten(1, (-1, bias.shape[1], hidden.shape[2])).add_(
-        (bias + hidden)[:, None]
-    )  # (R · R, B, H, Y · X), in place
+    """How much each place looks at each neighbour: (R · R, L) → (R · R, L).
+
+    Where they stand, bias (R · R, H, 1), and whether they are outside, hidden (R · R, 1, Y · X), is added to the scores in place.
+    """
+    by_head = scores.unflatten(1, (-1, bias.shape[1], hidden.shape[2]))  # (R · R, B, H, Y · X)
+    by_head.add_((bias + hidden)[:, None])
     return scores.softmax(0)
 
 
@@ -179,12 +177,8 @@ class Nearby(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of q, k, v and the bias."""
         (q, k, v, bias, hidden), line, alike = ctx.saved_tensors, ctx.line, ctx.alike
-        of_q, of_k, of_v, of_bias = (
-            torch.empty_like(q),
-            torch.empty_like(k),
-            torch.empty_like(v),
-            torch.zeros_like(bias),
-        )
+        of_q, of_k, of_v = (torch.empty_like(one) for one in (q, k, v))
+        of_bias = torch.zeros_like(bias)
         for at in pieces(*q.shape[:2], *q.shape[3:]):
             laid_k, laid_v = line.lay(k[at]), line.lay(v[at])
             leaves = [one.requires_grad_() for one in (q[at].reshape(-1).detach(), torch.cat(line.around(laid_k)))]
@@ -208,9 +202,10 @@ class Nearby(Function):
 
 
 class LocalRelation(nn.Module):
-    """Each place looks at its neighbourhood; equations 1 to 3 of the paper.  While `tap` is there, the neighbourhoods are gathered.
+    """Each place looks at its neighbourhood: section 3 of the paper.
 
-    The weight of neighbour p for place p' is softmax of score(q(p'), k(p)) + prior(p - p').  The values are the input itself.
+    The weight of neighbour p for place p' is the softmax of score(q(p'), k(p)) + prior(p - p').  While `tap` is there, the
+    neighbourhoods are gathered and go through `attend`; else the same numbers come without gathering.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int, share: int, alike: Alike, stride: int = 1):
@@ -224,14 +219,14 @@ class LocalRelation(nn.Module):
         self.tap: Callable[[Tensor], None] | None = None
         nn.init.kaiming_normal_(self.value.weight, nonlinearity="relu")
         nn.init.normal_(self.query_key.weight, std=outputs**-0.5)
-        nn.init.zeros_(self.query_key.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, Y · S, X · S) → (B, C, Y, X)."""
         v = self.value(x)  # (B, C, Y · S, X · S)
         q, k = self.query_key(v).chunk(2, 1)  # (B, H, Y · S, X · S)
         q = q[:, :, :: self.stride, :: self.stride]  # (B, H, Y, X)
-        mask = inside_mask(*x.shape[2:], self.kernel, self.stride, x.device)  # (Y · X, R · R)
+        rows, columns = x.shape[2:]
+        mask = inside_mask(rows, columns, self.kernel, self.stride, x.device)  # (Y · X, R · R)
         look = self.look if self.tap is None else self.gather
         whole = F.pad(v, (0, 0, 0, 0, 0, self.spare)) if self.spare else v  # (B, H · E, Y · S, X · S)
         return look(q, k, whole, mask)[:, : v.shape[1]]
@@ -245,14 +240,15 @@ class LocalRelation(nn.Module):
 
     def gather(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """The same through `attend`, one query to a neighbourhood of keys."""
-        k, v = (
-            neighbourhoods(x, self.heads, self.kernel, self.stride) for x in (k, v)
-        )  # (B, H, Y · X, R · R, 1 and E)
-        mixed, weights = attend(q.flatten(2)[..., None, None], k, v, score=summed(self.alike), bias=self.prior()[:, None, None],
-                                mask=mask[:, None], need_weights=True)  # (B, H, Y · X, 1, E), (B, H, Y · X, 1, R · R)  # fmt: skip
+        rows = q.shape[2]
+        q = q.flatten(2)[..., None, None]  # (B, H, Y · X, 1, 1)
+        k = neighbourhoods(k, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, 1)
+        v = neighbourhoods(v, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, E)
+        mixed, weights = attend(q, k, v, score=summed(self.alike), bias=self.prior()[:, None, None], mask=mask[:, None],
+                                need_weights=True)  # (B, H, Y · X, 1, E), (B, H, Y · X, 1, R · R)  # fmt: skip
         if self.tap is not None and weights is not None:
             self.tap(weights.squeeze(3))
-        return from_neighbourhoods(mixed, q.shape[2])
+        return from_neighbourhoods(mixed, rows)
 
 
 class LRNet(nn.Module):
@@ -280,6 +276,7 @@ class LRNet(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """What the last stage sees at each place: (B, C, ...) → (B, D, Y, X)."""
+        check_channels(x, self.config.channels)
         x = self.stem(x)
         for stage in self.stages:
             x = stage(x)  # (B, D, Y, X)

@@ -29,7 +29,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from regard.config import STRICT, at_least, shares, splits
-from regard.layers.attention import Attention, KeysUnbiased
+from regard.layers.attention import Attention, Cosine, KeysUnbiased
 from regard.layers.biases import OffsetMLP, OffsetTable
 from regard.layers.cache import KeysValues
 from regard.layers.dropout import Dropout, DropPath, rising
@@ -41,7 +41,6 @@ from regard.layers.shapes import join_heads, split_heads, to_patches, to_windows
 
 __all__ = ["SIZES", "Block", "Swin", "SwinConfig", "cut", "received"]
 
-SHARPEST = 100.0  # V2's temperature is learnt, up to this
 ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 AT_ONCE = 4096  # places that go through a stage at once if nothing is learnt from them: more do not stay in the cache
 
@@ -122,26 +121,13 @@ def padded(x: Tensor, side: int) -> Tensor:
     return F.pad(x, (0, 0, 0, right, 0, down)) if down or right else x
 
 
-class Cosine(nn.Module):
-    """V2's score, equation 2: the cosine of query and key, times a temperature that each head learns."""
-
-    def __init__(self, heads: int):
-        super().__init__()
-        self.temperature = nn.Parameter(torch.full((heads, 1, 1), 10.0).log())
-
-    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors whose dot product is that score: (B, H, M · M, E)."""
-        sharp = self.temperature.exp().clamp(max=SHARPEST)
-        q, k = (x * (to / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)) for x, to in ((q, sharp), (k, 1)))
-        return q, k
-
-
 def dense(layer: Linear | KeysUnbiased, x: Tensor, then: Literal["none", "gelu"] = "none") -> Tensor:
     """A linear layer, and what follows it: (..., D) → (..., outputs).
 
-    On a CPU, oneDNN does both in one pass and its products are the faster ones; there is no gradient of it.
+    On a CPU, oneDNN does both in one pass and its products are the faster ones; it has no gradient.
     """
-    if ONEDNN is None or torch.is_grad_enabled() or x.device.type != "cpu" or x.dtype != torch.float32:
+    learns, known = torch.is_grad_enabled(), isinstance(layer, Linear | KeysUnbiased)  # other: with weights of one byte
+    if ONEDNN is None or learns or not known or x.device.type != "cpu" or x.dtype != torch.float32:
         return gelu(layer(x)) if then == "gelu" else layer(x)
     return ONEDNN(x, layer.weight, layer.bias, then, [], "none")
 
@@ -155,7 +141,7 @@ def shrunk(window: int, shift: int, rows: int, columns: int) -> tuple[int, int]:
     return (window, shift) if window < side else (side, 0)
 
 
-def as_built(window: int, shift: int, rows: int, columns: int) -> tuple[int, int]:
+def same(window: int, shift: int, rows: int, columns: int) -> tuple[int, int]:
     """Whatever the grid, the windows of training."""
     return window, shift
 
@@ -186,9 +172,8 @@ class Block(nn.Module):
         there, back, mask = cut(rows, columns, window, shift, x.device)
         mask = mask if mask is None or batch == 1 else mask.repeat(batch, 1, 1, 1)  # (B · N, 1, M · M, M · M)
         h = padded(x, window).flatten(1, 2).index_select(1, there)  # (B, N · M · M, D)
-        q, k, v = split_heads(
-            dense(self.attn.qkv, h.view(-1, window**2, dim)), self.attn.heads, 3
-        )  # (B · N, H, M · M, E)
+        h = dense(self.attn.qkv, h.view(-1, window**2, dim))  # (B · N, M · M, 3 D)
+        q, k, v = split_heads(h, self.attn.heads, 3)  # (B · N, H, M · M, E)
         mixed = self.attn.look(q, KeysValues(k, v), bias=self.bias(window), mask=mask)
         h = dense(self.attn.out, join_heads(mixed))  # (B · N, M · M, D)
         return h.view(batch, -1, dim).index_select(1, back).view(x.shape)
@@ -199,7 +184,8 @@ class Stage(nn.Module):
 
     def __init__(self, merge: nn.Module | None, blocks: list[Block]):
         super().__init__()
-        self.merge, self.blocks = merge, nn.ModuleList(blocks)
+        self.merge = merge
+        self.blocks: Any = nn.Sequential(*blocks)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, Y, X, D) → the same, or (B, ⌈Y / 2⌉, ⌈X / 2⌉, 2 D)."""
@@ -207,17 +193,10 @@ class Stage(nn.Module):
             x = padded(x, 2)
             squares = to_windows(x, 2).flatten(1)  # (B · ⌈Y / 2⌉ · ⌈X / 2⌉, 4 D)
             x = self.merge(squares).view(len(x), x.shape[1] // 2, x.shape[2] // 2, -1)
-        if torch.is_grad_enabled() or any(
-            block.attn.tap is not None for block in self.blocks
-        ):  # who watches wants one call
-            return self.run(x)
-        return torch.cat([self.run(some) for some in x.split(max(1, AT_ONCE // x[0, ..., 0].numel()))])
-
-    def run(self, x: Tensor) -> Tensor:
-        """All blocks in turn: (B, Y, X, D) → (B, Y, X, D)."""
-        for block in self.blocks:
-            x = block(x)
-        return x
+        watched = any(block.attn.tap is not None for block in self.blocks)  # who watches wants all in one call
+        if watched or torch.is_grad_enabled():
+            return self.blocks(x)
+        return torch.cat([self.blocks(some) for some in x.split(max(1, AT_ONCE // (x.shape[1] * x.shape[2])))])
 
 
 def v1_stage(c: SwinConfig, i: int, rates: list[float]) -> Stage:
@@ -239,7 +218,7 @@ def v2_stage(c: SwinConfig, i: int, rates: list[float]) -> Stage:
     return Stage(merge if i else None, [
         Block(Attention(dim, heads, scale=1.0, project=KeysUnbiased, prepare=Cosine(heads)),
               OffsetMLP(heads, (c.measures[i] if c.measures else 0) or window), MLP(dim, c.widen * dim, gelu),
-              partial(NormBranch, dim, DropPath(rate)), window, shift, as_built)
+              partial(NormBranch, dim, DropPath(rate)), window, shift, same)
         for rate, (window, shift) in zip(rates, cuts, strict=True)
     ])  # fmt: skip
 
@@ -261,10 +240,11 @@ class Swin(nn.Module):
         for part in self.modules():
             if isinstance(part, nn.Linear | KeysUnbiased):
                 nn.init.trunc_normal_(part.weight, std=0.02)
-                if part.bias is not None:
-                    nn.init.zeros_(part.bias)
-            if isinstance(part, NormBranch):
-                nn.init.zeros_(part.norm.weight)  # as in the released code: each block of V2 begins by changing nothing
+            if isinstance(part, nn.Linear) and part.bias is not None:
+                nn.init.zeros_(part.bias)
+            if isinstance(part, NormBranch):  # as in the released code, a block of V2 begins by changing nothing
+                for p in part.norm.parameters():
+                    nn.init.zeros_(p)
 
     def encode(self, x: Tensor) -> Tensor:
         """A vector for each place of the last stage, of any picture: (B, C, rows, columns) → (B, Y, X, D)."""

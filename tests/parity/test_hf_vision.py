@@ -94,8 +94,10 @@ def both(request, tmp_path_factory):
 
 
 def pictures(config: Any, *sides: int, count: int = 3) -> Tensor:
+    """Noise, each of another colour: (B, C, Y, X)."""
     generator = torch.Generator().manual_seed(2)
-    return torch.randn(count, config.channels, *(sides or (config.image, config.image)), generator=generator)
+    noise = torch.randn(count, config.channels, *(sides or (config.image, config.image)), generator=generator)
+    return noise + torch.randn(count, config.channels, 1, 1, generator=generator)
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
