@@ -33,6 +33,7 @@ __all__ = [
     "shares",
     "splits",
     "to_toml",
+    "value_of",
 ]
 
 STRICT = ConfigDict(extra="forbid", strict=True)
@@ -246,10 +247,15 @@ def _change(tables: dict[str, Any], change: str, families: Mapping[str, Family])
         place = tables.setdefault(table, {})
         if not isinstance(place, dict):
             raise ValueError(f"{change!r}: {table} has no keys")
+    place[name] = value_of(text)
+
+
+def value_of(text: str) -> Any:
+    """The value of a `key=value`, read as TOML; what is none is a bare word or a path."""
     try:
-        place[name] = tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        place[name] = text  # a bare word or a path
+        return text
 
 
 def _choose(model: dict[str, Any], wanted: str, families: Mapping[str, Family]) -> None:

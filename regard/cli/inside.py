@@ -2,9 +2,8 @@
 
 import json
 import sys
-import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -99,6 +98,7 @@ def cost(
 
     regard cost vit-base swin-tiny resnet-50 --image 224
     """
+    from regard.config import value_of
     from regard.models import read_config, sized
     from regard.view.cost import changed, picture_cost
     from regard.view.cost import cost as count
@@ -106,7 +106,8 @@ def cost(
     if source < 1 or target < 1:
         raise ValueError(f"a source of {source} and a target of {target} tokens; use 1 or more")
     changes = [word for word in models if "=" in word and not Path(word).exists()]
-    values = dict(map(_change, changes))
+    parts = (word.removeprefix("model.").partition("=") for word in changes)
+    values = {key: value_of(text) for key, _, text in parts}
     texts, pictures = {}, {}
     for name in (word for word in models if word not in changes):
         family, config = read_config(Path(name)) if Path(name).is_dir() else sized(name)
@@ -129,15 +130,6 @@ def cost(
         _print_parts(" ".join((name, *changes)), parts, _amount(parts, source, target))
     if pictures:
         _print_pictures(pictures, changes)
-
-
-def _change(word: str) -> tuple[str, Any]:
-    """A `key=value` from the command line; a value that is no TOML is a bare word."""
-    key, _, text = word.partition("=")
-    try:
-        return key.removeprefix("model."), tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.removeprefix("model."), text
 
 
 def _told(one: "PictureCost") -> dict[str, object]:

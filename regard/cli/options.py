@@ -51,6 +51,8 @@ Temperature = Annotated[float | None, typer.Option(
     help="Draw samples, the wilder the higher, instead of searching.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cuda, mps or cpu; auto takes the first there is.")]
 Precision = Annotated[str, typer.Option(help="float32, or int8: weights rounded to 8 bits, faster on a CPU.")]
-Layer = Annotated[int | None, typer.Option(help="A layer, from 1.  [default: the mean of all; over a picture the last]", show_default=False)]
-Head = Annotated[int | None, typer.Option(help="A head, from 1.  [default: the mean of all; over a picture each]", show_default=False)]
+Layer = Annotated[int | None, typer.Option(
+    help="A layer, from 1.  [default: the mean of all, or the last over a picture]", show_default=False)]
+Head = Annotated[int | None, typer.Option(
+    help="A head, from 1.  [default: the mean of all, or each over a picture]", show_default=False)]
 # fmt: on

@@ -44,16 +44,12 @@ class ResNetConfig:
 
     image: int = 224  # side of the square picture, in pixels
     channels: int = 3
-    stem: Literal["photo", "small"] = (
-        "photo"  # a quarter of the rows and columns are left of a photo, all of a small one
-    )
+    stem: Literal["photo", "small"] = "photo"  # of a photo it leaves a quarter of the rows and columns, else all
     dim: int = 64  # channels behind the stem
     dims: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048])  # channels behind each stage
     depths: list[int] = field(default_factory=lambda: [3, 4, 6, 3])  # blocks of each stage
     block: Literal["basic", "bottleneck"] = "bottleneck"  # left and right of Figure 5
-    attention: list[int] = field(
-        default_factory=list
-    )  # stages that end in attention, the first is 1; none: a plain ResNet
+    attention: list[int] = field(default_factory=list)  # stages that end in attention, counted from 1; none: a ResNet
     heads: int = 8
     classes: int = 1000
     drop_path: float = 0.0  # share of examples for which the last block's branch is left out; less for those before
@@ -62,9 +58,8 @@ class ResNetConfig:
         at_least(1, image=self.image, channels=self.channels, dim=self.dim, heads=self.heads, classes=self.classes)
         shares(drop_path=self.drop_path)
         if len(self.dims) != len(self.depths) or not self.dims:
-            raise ValueError(
-                f"dims has {len(self.dims)} stages and depths {len(self.depths)}; give one number a stage in both"
-            )
+            raise ValueError(f"dims has {len(self.dims)} stages and depths {len(self.depths)}; give one number a stage in "
+                             f"both")  # fmt: skip
         for dim, depth in zip(self.dims, self.depths, strict=True):
             at_least(1, dims=dim, depths=depth)
             if self.block == "bottleneck" and dim % NARROW:
@@ -77,7 +72,7 @@ class ResNetConfig:
 
 SMALL = partial(ResNetConfig, image=32, stem="small", dim=16, dims=[16, 32, 64], block="basic", classes=10)
 
-SIZES = {  # Table 1; 20, 32, 44, 56: section 4.2, for pictures of 32 × 32 pixels
+SIZES = {  # Table 1; 20 to 56: section 4.2, for pictures of 32 × 32 pixels, but with shortcuts as in Table 1
     "18": ResNetConfig(dims=[64, 128, 256, 512], depths=[2, 2, 2, 2], block="basic"),
     "34": ResNetConfig(dims=[64, 128, 256, 512], depths=[3, 4, 6, 3], block="basic"),
     "50": ResNetConfig(),

@@ -20,7 +20,7 @@ from regard.models.swin import Block, same
 
 DIM, HEADS = 6, 2
 VERSIONS = pytest.mark.parametrize("version", ["v1", "v2"])
-law = settings(max_examples=12, deadline=None)
+law = settings(max_examples=25, deadline=None)
 
 
 def block(version: str, window: int, shift: int) -> Block:

@@ -1,12 +1,14 @@
 """`attend` and `Attention` against torch's own layer; the laws of `attend` are in tests/laws."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.layers.attention import Attention, attend
+from regard.layers.attention import Attention, Cosine, KeysUnbiased, attend
 from regard.layers.masks import causal_mask
 from regard.layers.scores import Additive
 from regard.layers.tap import watch
@@ -135,3 +137,30 @@ def test_a_mask_or_bias_of_one_dimension_is_for_the_keys(kind):
     q, k, v = torch.randn(2, 3, 4), torch.randn(2, 3, 4), torch.randn(2, 3, 4)
     given_ = {kind: torch.tensor([True, True, False]) if kind == "mask" else torch.randn(3)}
     torch.testing.assert_close(attend(q, k, v, **given_)[0], attend(q, k, v, need_weights=True, **given_)[0])
+
+
+def test_prepared_queries_and_keys_are_compared_by_their_cosine():
+    torch.manual_seed(0)
+    prepare = Cosine(2)
+    attn, x, memory = Attention(8, 2, scale=1.0, prepare=prepare), torch.randn(1, 3, 8), torch.randn(1, 5, 8)
+    with torch.no_grad():
+        prepare.temperature[:] = torch.tensor([1.0, 9.0])[:, None, None]  # e⁹ is more than the 100 that is allowed
+    q, past = attn.queries(x), attn.keys_values(memory)
+    alike = nn.functional.cosine_similarity(q[..., :, None, :], past.keys[..., None, :, :], dim=-1)  # (1, H, Q, K)
+    mixed = (alike * torch.tensor([math.e, 100.0])[:, None, None]).softmax(-1) @ past.values
+    wanted = attn.out(mixed.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attn(x, past), wanted)
+
+
+def test_a_projection_may_leave_the_keys_without_a_bias():
+    torch.manual_seed(0)
+    attn = Attention(6, 2, project=KeysUnbiased)
+    nn.init.normal_(attn.qkv.query_value)
+    assert attn.qkv.query_value.shape == (12,)
+    plain, x = Attention(6, 2), torch.randn(2, 4, 6)
+    with torch.no_grad():
+        for mine, other in ((attn.qkv.weight, plain.qkv.weight), (attn.out.weight, plain.out.weight)):
+            other.copy_(mine)
+        plain.qkv.bias[:6], plain.qkv.bias[12:] = attn.qkv.query_value.chunk(2)
+    torch.testing.assert_close(attn(x), plain(x))
+    torch.testing.assert_close(attn(x, attn.keys_values(x)), plain(x))  # the parts are those of the whole

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.layers.norm import NormFirst, NormLast
+from regard.layers.norm import NormBranch, NormFirst, NormLast
 
 
 def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -13,7 +13,7 @@ def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Ten
     return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight + bias
 
 
-def built(kind: type[NormFirst] | type[NormLast], dropout: float = 0.0):
+def built(kind: type[NormFirst] | type[NormLast] | type[NormBranch], dropout: float = 0.0):
     torch.manual_seed(0)
     around = kind(8, dropout)
     nn.init.normal_(around.norm.weight)
@@ -31,8 +31,14 @@ def test_norm_last_is_the_norm_of_x_plus_f():
     torch.testing.assert_close(around(x, f), norm(x + f(x), around.norm.weight, around.norm.bias))
 
 
-def test_only_norm_first_ends_in_one_more_norm():
-    assert isinstance(NormFirst.end(8), nn.LayerNorm)
+def test_a_normed_branch_is_x_plus_the_norm_of_f():
+    around, x, f = built(NormBranch)
+    torch.testing.assert_close(around(x, f), x + norm(f(x), around.norm.weight, around.norm.bias))
+
+
+def test_only_norm_last_ends_without_one_more_norm():
+    for kind in (NormFirst, NormBranch):
+        assert isinstance(kind.end(8), nn.LayerNorm)
     x = torch.randn(2, 3, 8)
     assert NormLast.end(8)(x) is x
     assert not list(NormLast.end(8).parameters())
@@ -45,13 +51,13 @@ def test_dropout_falls_on_the_sub_layer_and_never_on_the_residual():
     assert set(out.unique().tolist()) == {7.0, 9.0}  # dropped, or kept and doubled
 
 
-@pytest.mark.parametrize("kind", [NormFirst, NormLast])
+@pytest.mark.parametrize("kind", [NormFirst, NormLast, NormBranch])
 def test_nothing_is_dropped_when_not_training(kind):
     around, x, f = built(kind, dropout=0.5)
     assert torch.equal(around.eval()(x, f), around(x, f))
 
 
-@pytest.mark.parametrize("kind", [NormFirst, NormLast])
+@pytest.mark.parametrize("kind", [NormFirst, NormLast, NormBranch])
 def test_the_plain_function_is_the_module_when_not_training(kind):
     around, x, f = built(kind, dropout=0.5)
     at_hand = around.at_hand()  # before the weights are set: they are looked at, not copied
