@@ -91,6 +91,9 @@ class DataConfig:
     augment: float = 0.0  # strength from 0 to 1 of RandAugment's changes, two of them a picture
     mixup: float = 0.0  # two pictures are laid over each other, with a share drawn from Beta(this, this); 0 = never
     erase: float = 0.0  # share of the pictures of which a random rectangle is made grey
+    fit: Literal["crop", "squash"] = "crop"  # of a picture that is no square the middle is taken, or it is squashed
+    side: int = 0  # pixels to which it is scaled, before training cuts out what the model sees; 0: 8/7 of that
+    resample: Literal["bicubic", "bilinear"] = "bicubic"  # how it is scaled
     share: float = 1.0  # of the pictures to learn from, of each class alike; a smaller share lies within a larger one
     mean: list[float] = dataclasses.field(default_factory=list)  # of each channel, of pixels from 0 to 1; empty: 0.5
     std: list[float] = dataclasses.field(default_factory=list)  # the same, how far they spread; empty: 0.5
@@ -99,7 +102,7 @@ class DataConfig:
         at_least(1, vocab=self.vocab, pairs=self.pairs)
         at_least(2, longest=self.longest)
         at_most(65_535, longest=self.longest)
-        at_least(0, crop=self.crop, augment=self.augment, mixup=self.mixup, erase=self.erase)
+        at_least(0, crop=self.crop, side=self.side, augment=self.augment, mixup=self.mixup, erase=self.erase)
         at_most(1, augment=self.augment, erase=self.erase, share=self.share)
         at_most(100, mixup=self.mixup)
         if not self.share > 0:
@@ -189,7 +192,7 @@ class Run:
     model: Any
     task: str = "translate"  # what is learnt: translate, next, masked, spans, class, image or pixels
     init: str = ""  # a run folder to begin from: its model, tokenizer and weights
-    untrained: str = ""  # heads that an imported checkpoint lacked, with commas between: hidden, pool
+    untrained: str = ""  # heads that an imported checkpoint lacked, with commas between: hidden, pool, classes
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
     decode: DecodeConfig = dataclasses.field(default_factory=DecodeConfig)

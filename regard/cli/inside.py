@@ -106,8 +106,8 @@ def cost(
     if source < 1 or target < 1:
         raise ValueError(f"a source of {source} and a target of {target} tokens; use 1 or more")
     changes = [word for word in models if "=" in word and not Path(word).exists()]
-    parts = (word.removeprefix("model.").partition("=") for word in changes)
-    values = {key: value_of(text) for key, _, text in parts}
+    given = (word.removeprefix("model.").partition("=") for word in changes)
+    values = {key: value_of(text) for key, _, text in given}
     texts, pictures = {}, {}
     for name in (word for word in models if word not in changes):
         family, config = read_config(Path(name)) if Path(name).is_dir() else sized(name)

@@ -11,6 +11,7 @@ from regard.data.images import (
     Album,
     Images,
     encode_images,
+    fit_square,
     folder_pictures,
     hold_out,
     named_album,
@@ -55,18 +56,21 @@ def read_split(
     named = config.source in SOURCES and (split == "valid" or split in SOURCES[config.source].splits)
     side = model.image
     if task == "image":
-        side = stored_side(model.image, SOURCES[config.source].side if named else None)
+        side = config.side or stored_side(model.image, SOURCES[config.source].side if named else None)
+    if side < model.image:
+        raise ValueError(f"data.side={side} is less than the {model.image} pixels that the model sees; use as many or more")
+    fit = partial(fit_square, seen=model.image, fit=config.fit, resample=config.resample)
     if named:
         album = named_album(config.source, split, model.channels)
     else:
-        album = _own(config, split, labels, model.channels, side)
-    heard = partial(progress, f"reading {album.name}")
-    images = encode_images(album.pictures, album.labels, album.name, album.identity, side, model.channels, heard)
+        album = _own(config, split, labels, partial(own_album, channels=model.channels, side=side, fit=fit))
+    heard, how = partial(progress, f"reading {album.name}"), [album.identity, model.image, config.fit, config.resample]
+    images = encode_images(album.pictures, album.labels, album.name, how, side, model.channels, heard, fit)
     say(f"{album.name}: {len(images):,} pictures, kept as {side} × {side} pixels")
     return images
 
 
-def _own(config: DataConfig, split: str, labels: Sequence[str], channels: int, side: int) -> Album:
+def _own(config: DataConfig, split: str, labels: Sequence[str], read: Callable[..., Album]) -> Album:
     """Pictures of one's own; a tenth of those to learn from is held out if there are no others."""
     place = {"train": config.train, "valid": config.valid or config.train}.get(split, split)
     if not place:
@@ -81,7 +85,7 @@ def _own(config: DataConfig, split: str, labels: Sequence[str], channels: int, s
     found, files = folder_pictures(folder, least=2 if split == "train" else 1)
     if split in ("train", "valid") and not config.valid:
         files = hold_out(folder, files)[split == "valid"]
-    album = own_album(folder, files, labels or found, channels, side)
+    album = read(folder, files, labels or found)
     return album._replace(name=f"{album.name}, held out" if split == "valid" and not config.valid else album.name)
 
 

@@ -55,6 +55,7 @@ MOST = 200_000_000  # pixels of a picture; PIL's own limit refuses the largest p
 HELD_OUT = 10  # of so many own pictures of a class, one is held out
 AHEAD = 4  # pictures a thread may be ahead of the one that is written
 OFTEN = 50  # pictures between two reports of progress
+STRIP = 32  # times as long as wide: of a longer picture only the middle is scaled, else it might fill all memory
 ORIENTATION = 0x0112  # the number of this note in EXIF
 TURNS = {  # what a camera notes of how it was held → what makes the picture upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -203,16 +204,24 @@ def _what(stream: BinaryIO) -> str:
     return "it is damaged, or of another kind; give a JPEG, PNG, WebP, GIF, BMP or TIFF file"
 
 
-def fit_square(picture: Bytes, side: int) -> Bytes:
-    """The middle of a picture, scaled so that its shorter side fits: (Y, X, C) → (S, S, C)."""
-    y, x, channels = picture.shape
-    if y == x == side:
+def fit_square(picture: Bytes, side: int, seen: int = 0, fit: str = "crop", resample: str = "bicubic") -> Bytes:
+    """A picture of any shape as a square, of which the model will see the middle: (Y, X, C) → (S, S, C).
+
+    To `crop` is to scale its shorter side and to cut the longer one, to `squash` to scale both: each to `side` pixels, of which
+    `seen` are seen, or all.
+    """
+    channels, short, seen = picture.shape[2], min(picture.shape[:2]), seen or side
+    if picture.shape[:2] == (side, side):
         return picture
-    short = min(y, x)
-    left, top = (x - short) / 2, (y - short) / 2
-    image = Image.fromarray(picture[:, :, 0] if channels == 1 else picture)
-    scaled = image.resize((side, side), Image.Resampling.BICUBIC, box=(left, top, left + short, top + short))
-    return np.array(scaled).reshape(side, side, channels)
+    over, beside = (max(0, edge - STRIP * short) // 2 for edge in picture.shape[:2])
+    picture = picture[over : len(picture) - over, beside : picture.shape[1] - beside]
+    rows, columns = (side if fit == "squash" else side * edge // short for edge in picture.shape[:2])
+    whole = Image.fromarray(picture[:, :, 0] if channels == 1 else picture)
+    scaled = np.array(whole.resize((columns, rows), Image.Resampling[resample.upper()]))
+    scaled = scaled.reshape(rows, columns, channels)
+    # What is seen is the middle of the whole: cut in two steps, it would be rounded twice.
+    top, left = ((edge - seen) // 2 - (side - seen) // 2 for edge in (rows, columns))
+    return scaled[top : top + side, left : left + side]
 
 
 def stored_side(image: int, own: int | None) -> int:
@@ -250,11 +259,12 @@ def encode_images(
     side: int,
     channels: int,
     progress: Callable[[int], None] = lambda done: None,
+    fit: Callable[[Bytes, int], Bytes] = fit_square,
 ) -> Images:
     """Store pictures in the cache folder, or find them there from an earlier time.
 
     `identity` is what the pictures depend on (files, their sizes and times): the store is found by it.  The pictures are
-    of any size, with the channels asked for.
+    of any size, with the channels asked for; `fit` makes each of them a square of so many pixels.
     """
     numbers = np.asarray(labels, dtype=np.int64)
 
@@ -262,7 +272,7 @@ def encode_images(
         digest, done = hashlib.sha256(repr((side, channels)).encode()), 0
         with open(folder / "pictures.bin", "wb") as file:
             for done, picture in enumerate(pictures(), 1):
-                content = fit_square(picture, side).tobytes()
+                content = fit(picture, side).tobytes()
                 file.write(content)
                 digest.update(content)
                 if done % OFTEN == 0:
@@ -411,7 +421,12 @@ def hold_out(folder: Path, files: Sequence[tuple[Path, str]]) -> tuple[list[tupl
 
 
 def own_album(
-    folder: Path, files: Sequence[tuple[Path, str]], labels: Sequence[str], channels: int, side: int
+    folder: Path,
+    files: Sequence[tuple[Path, str]],
+    labels: Sequence[str],
+    channels: int,
+    side: int,
+    fit: Callable[[Bytes, int], Bytes] = fit_square,
 ) -> Album:
     """Own pictures, of the classes `labels`, by number; read by several threads."""
     number_of = {label: number for number, label in enumerate(labels)}
@@ -423,7 +438,7 @@ def own_album(
             )
 
     def read(file: Path) -> Bytes:
-        return fit_square(read_picture(file, channels, side), side)
+        return fit(read_picture(file, channels, side), side)
 
     stamps = [(_relative(file, folder), (s := file.stat()).st_size, s.st_mtime_ns) for file, _ in files]
     return Album(

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 from torch import Tensor
 
 from regard.config import Run
@@ -19,31 +18,13 @@ from regard.data.images import fit_square, read_picture, stored_side
 from regard.data.pictures import as_input
 from regard.decode.reader import Guess
 
-__all__ = ["UNTRAINED", "Classifier", "scale"]
+__all__ = ["UNTRAINED", "Classifier"]
 
 UNTRAINED = (
     "this model has learnt no classes; train it on some: regard train images init=THIS_FOLDER data.train=PICTURES"
 )
-STRIP = 32  # times as long as wide: of a longer picture only the middle is scaled, else it might fill all memory
 
 Bytes = npt.NDArray[np.uint8]
-
-
-def scale(picture: Bytes, image: int, side: int, fit: str = "crop", resample: str = "bicubic") -> Bytes:
-    """A picture of any shape as a square, of which the model will see the middle `image` pixels: (Y, X, C) → (S, S, C).
-
-    To `crop` is to scale its shorter side and to cut the longer one, to `squash` to scale both: each to `side` pixels.
-    """
-    channels, short = picture.shape[2], min(picture.shape[:2])
-    over, beside = (max(0, edge - STRIP * short) // 2 for edge in picture.shape[:2])
-    picture = picture[over : len(picture) - over, beside : picture.shape[1] - beside]
-    rows, columns = (side if fit == "squash" else side * edge // short for edge in picture.shape[:2])
-    whole = Image.fromarray(picture[:, :, 0] if channels == 1 else picture)
-    scaled = np.array(whole.resize((columns, rows), Image.Resampling[resample.upper()]))
-    scaled = scaled.reshape(rows, columns, channels)
-    # What is seen is the middle of the whole: cut in two steps, it would be rounded twice.
-    top, left = ((edge - image) // 2 - (side - image) // 2 for edge in (rows, columns))
-    return scaled[top : top + side, left : left + side]
 
 
 @dataclass(frozen=True)
@@ -81,14 +62,13 @@ class Classifier:
     def square(self, picture: str | Path | Bytes) -> Bytes:
         """The middle of a picture, as training saw it: (Y, X, C)."""
         c, how = self.run.model, self.run.data
-        if exact := getattr(how, "side", 0):
-            held = read_picture(Path(picture), c.channels) if isinstance(picture, str | Path) else picture
-            return scale(held, c.image, exact, getattr(how, "fit", "crop"), getattr(how, "resample", "bicubic"))
-        side = stored_side(c.image, None)
-        held = read_picture(Path(picture), c.channels, side) if isinstance(picture, str | Path) else picture
-        if held.shape[:2] == (c.image, c.image):  # a picture of the very size is taken whole
+        side = how.side or stored_side(c.image, None)
+        held = picture
+        if isinstance(held, str | Path):
+            held = read_picture(Path(held), c.channels, None if how.side else side)
+        if not how.side and held.shape[:2] == (c.image, c.image):  # a picture of the very size is taken whole
             return held
-        return fit_square(held, side)
+        return fit_square(held, side, c.image, how.fit, how.resample)
 
     @property
     def _device(self) -> torch.device:

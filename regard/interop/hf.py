@@ -203,17 +203,14 @@ def _sized(found: Imported, image: int) -> Imported:
 
 def _pictures(seen: Seen) -> dict[str, Any]:
     """How a picture becomes what the model sees."""
-    known = {field.name for field in dataclasses.fields(DataConfig)}
-    return {key: value for key, value in dataclasses.asdict(seen).items() if key in known}
+    return {key: value for key, value in dataclasses.asdict(seen).items() if key != "image"}
 
 
 def _seen(c: Any, how: DataConfig) -> Seen:
     """What a model of ours sees of a picture."""
     own = SOURCES[how.source].side if how.source in SOURCES else None
-    side = getattr(how, "side", 0) or stored_side(c.image, own)
     usual = [0.5] * c.channels
-    return Seen(c.image, side, getattr(how, "fit", "crop"), getattr(how, "resample", "bicubic"), how.mean or usual,
-                how.std or usual)  # fmt: skip
+    return Seen(c.image, how.side or stored_side(c.image, own), how.fit, how.resample, how.mean or usual, how.std or usual)
 
 
 def _longest(folder: Path) -> int:
