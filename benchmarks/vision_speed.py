@@ -38,8 +38,7 @@ def main() -> None:
     versions: dict[str, Any] = {}
     missing: dict[str, str] = {}
     for name in asked.models:
-        family, config = sized(name)
-        given = {"folder": str(write_model(name).resolve()), "side": config.image}
+        given = {"folder": str(write_model(name).resolve()), "side": sized(name)[1].image}
         ready, reasons = rig.start(PEERS, {}, given)
         missing |= reasons
         try:

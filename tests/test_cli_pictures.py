@@ -68,7 +68,10 @@ def test_data_that_does_not_fit_is_refused_before_a_folder_is_made(regard, photo
         (("data.source=sst2",), "data.source=sst2 is no set of pictures"),
         (("data.source=cifar",), "did you mean 'cifar10'?"),
         ((f"data.train={photos}/day",), "holds no folders"),
-        ((f"data.train={photos}", "model.patch=5"), "patch 5 does not tile a picture of 16 pixels; use a side of 15 or 20"),
+        (
+            (f"data.train={photos}", "model.patch=5"),
+            "patch 5 does not tile a picture of 16 pixels; use a side of 15 or 20",
+        ),
     ):
         said = regard("train", "images", *SHAPE, *FEW, *words, "--out", tmp_path / "none")
         assert said.code == 2

@@ -1,4 +1,4 @@
-"""Hugging Face's side of vision_speed.py: the forward pass of an image classifier, attention by torch's fused kernel if it has one."""
+"""Hugging Face's side of vision_speed.py: an image classifier, its attention by the fused kernel if it has one."""
 
 import torch
 import transformers

@@ -58,7 +58,9 @@ def read_split(
     if task == "image":
         side = config.side or stored_side(model.image, SOURCES[config.source].side if named else None)
     if side < model.image:
-        raise ValueError(f"data.side={side} is less than the {model.image} pixels that the model sees; use as many or more")
+        raise ValueError(
+            f"data.side={side} is less than the {model.image} pixels that the model sees; use as many or more"
+        )
     fit = partial(fit_square, seen=model.image, fit=config.fit, resample=config.resample)
     if named:
         album = named_album(config.source, split, model.channels)

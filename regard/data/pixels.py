@@ -33,7 +33,9 @@ def from_numbers(numbers: Ints, levels: int, side: int, channels: int) -> Bytes:
     return np.rint(level * (255 / (levels - 1))).astype(np.uint8).reshape(len(numbers), side, side, channels)
 
 
-def pixels(images: Images, levels: int, batch: int, seed: int, place: Place = Place()) -> Iterator[tuple[Windows, Place]]:
+def pixels(
+    images: Images, levels: int, batch: int, seed: int, place: Place = Place()
+) -> Iterator[tuple[Windows, Place]]:
     """Endless batches from a place on, each with the place of the one after it; the order is a function of (seed, epoch)."""
     epoch, _, skip = place
     while True:

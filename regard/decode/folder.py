@@ -57,9 +57,9 @@ def read_labels(folder: Path) -> tuple[str, ...]:
 def load(folder: str | Path, device: str = "auto", precision: str = "float32") -> Any:
     """Open a run folder: `regard.load("runs/multi30k").translate(["…"], beam=5)`.
 
-    → a `Translator`, `Writer`, `Reader`, `Classifier` or `Painter`, for use, not for training on.  With `precision="int8"` its weights are rounded
-    to 8 bits: faster on a CPU, and about as good; inputs are rounded together, so that an answer may differ with the batch
-    it is in.
+    → a `Translator`, `Writer`, `Reader`, `Classifier` or `Painter`, for use, not for training on.  With `precision="int8"` its
+    weights are rounded to 8 bits: faster on a CPU, and about as good; inputs are rounded together, so that an answer may differ
+    with the batch it is in.
     """
     folder = Path(folder)
     where = torch.device("cpu") if precision == "int8" and device == "auto" else pick_device(device)

@@ -210,7 +210,9 @@ def _seen(c: Any, how: DataConfig) -> Seen:
     """What a model of ours sees of a picture."""
     own = SOURCES[how.source].side if how.source in SOURCES else None
     usual = [0.5] * c.channels
-    return Seen(c.image, how.side or stored_side(c.image, own), how.fit, how.resample, how.mean or usual, how.std or usual)
+    return Seen(
+        c.image, how.side or stored_side(c.image, own), how.fit, how.resample, how.mean or usual, how.std or usual
+    )
 
 
 def _longest(folder: Path) -> int:
