@@ -15,6 +15,7 @@ from regard.decode.precision import Trial
 from regard.decode.reader import Reader
 from regard.decode.translator import Translator
 from regard.decode.writer import Writer
+from regard.layers.conv import fold_norms
 from regard.models import FAMILIES, load_model
 
 __all__ = ["USES", "answering", "load", "pick_device", "read_labels"]
@@ -76,7 +77,7 @@ def load(folder: str | Path, device: str = "auto", precision: str = "float32") -
                 f"restore the file it was trained with"
             )
         if precision == "float32" and tokenizer is None:
-            return answering(model.to(where).requires_grad_(False), None, run, labels)
+            return answering(fold_norms(model.to(where)).requires_grad_(False), None, run, labels)
         return answering(trial.passed(model.to(where)), tokenizer, run, labels)
 
 

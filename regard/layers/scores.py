@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Additive", "absolute_distance", "product", "squared_distance", "summed"]
+__all__ = ["Additive", "Alike", "absolute_distance", "product", "squared_distance", "summed"]
+
+Alike = Callable[[Tensor, Tensor], Tensor]  # of two numbers, or of many at once
 
 
 class Additive(nn.Module):
@@ -50,6 +52,6 @@ def product(q: Tensor, k: Tensor) -> Tensor:
     return q * k
 
 
-def summed(alike: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+def summed(alike: Alike) -> Callable[[Tensor, Tensor], Tensor]:
     """The same of vectors, number by number and added up: q (..., Q, E) and k (..., K, E) → scores (..., Q, K)."""
     return lambda q, k: alike(q.unsqueeze(-2), k.unsqueeze(-3)).sum(-1)

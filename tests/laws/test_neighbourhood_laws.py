@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard.layers import nearby
 from regard.layers.attention import attend
 from regard.layers.masks import inside_mask
 from regard.layers.scores import absolute_distance, product, squared_distance, summed
 from regard.layers.shapes import from_planes, neighbourhoods, to_planes
-from regard.models import lrnet
 from regard.models.lrnet import LocalRelation
 
 law = settings(max_examples=25)
@@ -102,7 +102,7 @@ def test_looking_nearby_is_looking_everywhere_through_a_mask(size, kernel, score
        score=st.sampled_from(list(ALIKE)))  # fmt: skip
 def test_shifting_and_gathering_give_the_same_numbers_and_gradients(size, kernel, stride, places, score):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lrnet, "PLACES", places)  # one head of one picture at a time, or several, or all
+        patch.setattr(nearby, "PLACES", places)  # one head of one picture at a time, or several, or all
         layer, x = (
             relation(kernel=kernel, stride=stride, score=score),
             torch.randn(3, 3, *size).double().requires_grad_(),
