@@ -18,7 +18,7 @@ from regard.models.gpt import GPT, GPTConfig
 from regard.models.t5 import T5, T5Config
 from regard.models.transformer import Transformer, TransformerConfig
 
-__all__ = ["THEIRS", "Names", "Theirs", "Way"]
+__all__ = ["BOTH", "ROW", "SAME", "THEIRS", "Described", "Names", "Theirs", "Way", "Weights", "classes_of", "make", "same"]
 
 Described = Mapping[str, Any]  # what their config.json says
 Weights = dict[str, Tensor]
@@ -64,7 +64,7 @@ class Theirs:
     settle: Callable[[Described, Weights], Weights] = lambda said, weights: weights  # forms that mean the same → one
 
 
-def _same(said: Described, wanted: Mapping[str, Any]) -> None:
+def same(said: Described, wanted: Mapping[str, Any]) -> None:
     """Refuse a checkpoint whose config says what our model does not do."""
     for key, value in wanted.items():
         values = value if isinstance(value, tuple) else (value,)
@@ -74,7 +74,7 @@ def _same(said: Described, wanted: Mapping[str, Any]) -> None:
             )
 
 
-def _make(cls: type, said: Described, sizes: Mapping[str, str], **values: Any) -> Any:
+def make(cls: type, said: Described, sizes: Mapping[str, str], **values: Any) -> Any:
     """Our config, each size under its name there."""
     for key in sizes.values():
         if not isinstance(said.get(key), int):
@@ -88,16 +88,29 @@ def _wide(hidden: Any, dim: Any) -> dict[str, Any]:
     return {"widen": hidden // dim} if whole else {"hidden": hidden}
 
 
+def classes_of(said: Described, weights: Weights, name: str) -> int:
+    """How many classes of pictures there are, as transformers counts them: two, if nothing is said.
+
+    There may be none if the head, whose weights have this name, was not trained.
+    """
+    names, trained = said.get("id2label"), name in weights
+    count = len(names) if isinstance(names, dict) else said.get("num_labels", 2)
+    if trained and count == 1:
+        raise ValueError(f"{name} gives each picture one number; regard's model gives it one of two or more classes: use a "
+                         f"checkpoint that does")  # fmt: skip
+    return count if trained else count or 2
+
+
 # GPT-2
 
 
 def _gpt_config(said: Described, weights: Weights) -> GPTConfig:
-    _same(said, {"activation_function": ("gelu_new", "gelu_pytorch_tanh"), "layer_norm_epsilon": 1e-5,
+    same(said, {"activation_function": ("gelu_new", "gelu_pytorch_tanh"), "layer_norm_epsilon": 1e-5,
                  "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
                  "add_cross_attention": False})  # fmt: skip
     sizes = {"vocab": "vocab_size", "dim": "n_embd", "depth": "n_layer", "heads": "n_head", "longest": "n_positions"}
     wide = {} if said.get("n_inner") is None else _wide(said["n_inner"], said.get("n_embd"))
-    return _make(GPTConfig, said, sizes, dropout=said.get("resid_pdrop", 0.1),
+    return make(GPTConfig, said, sizes, dropout=said.get("resid_pdrop", 0.1),
                  attention_dropout=said.get("attn_pdrop", 0.1), **wide)  # fmt: skip
 
 
@@ -129,7 +142,7 @@ def _gpt_names(c: GPTConfig) -> Iterator[Names]:
 
 
 def _bert_config(said: Described, weights: Weights) -> BERTConfig:
-    _same(said, {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "position_embedding_type": "absolute",
+    same(said, {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "position_embedding_type": "absolute",
                  "is_decoder": False})  # fmt: skip
     for name in said.get("architectures") or ():
         if name in ("BertForTokenClassification", "BertForMultipleChoice"):
@@ -144,7 +157,7 @@ def _bert_config(said: Described, weights: Weights) -> BERTConfig:
     if said.get("problem_type") not in (None, "single_label_classification"):
         raise ValueError(f"config.json has problem_type = {said['problem_type']!r}; regard's model gives each text one "
                          f"class, 'single_label_classification': use a checkpoint that does")  # fmt: skip
-    return _make(BERTConfig, said, sizes, classes=classes, dropout=said.get("hidden_dropout_prob", 0.1),
+    return make(BERTConfig, said, sizes, classes=classes, dropout=said.get("hidden_dropout_prob", 0.1),
                  attention_dropout=said.get("attention_probs_dropout_prob", 0.1),
                  **_wide(said.get("intermediate_size"), said.get("hidden_size")))  # fmt: skip
 
@@ -206,12 +219,12 @@ def _t5_settle(said: Described, weights: Weights) -> Weights:
 
 
 def _t5_config(said: Described, weights: Weights) -> T5Config:
-    _same(said, {"feed_forward_proj": ("relu", "gated-gelu"), "layer_norm_epsilon": 1e-6,
+    same(said, {"feed_forward_proj": ("relu", "gated-gelu"), "layer_norm_epsilon": 1e-6,
                  "num_decoder_layers": said.get("num_layers")})  # fmt: skip
     sizes = {"vocab": "vocab_size", "dim": "d_model", "depth": "num_layers", "heads": "num_heads", "width": "d_kv",
              "hidden": "d_ff"}  # fmt: skip
     dropout, pad = said.get("dropout_rate", 0.1), said.get("pad_token_id")
-    return _make(T5Config, said, sizes, gated=said.get("feed_forward_proj", "relu") == "gated-gelu",
+    return make(T5Config, said, sizes, gated=said.get("feed_forward_proj", "relu") == "gated-gelu",
                  tied="lm_head.weight" not in weights, buckets=said.get("relative_attention_num_buckets", 32),
                  furthest=said.get("relative_attention_max_distance", 128), dropout=dropout,
                  attention_dropout=dropout, pad=0 if pad is None else pad)  # fmt: skip
@@ -265,7 +278,7 @@ def _marian_settle(said: Described, weights: Weights) -> Weights:
 def _marian_config(said: Described, weights: Weights) -> TransformerConfig:
     said = {"scale_embedding": False, "activation_function": "gelu", **said}  # their defaults
     sides = {f"decoder_{key}": said.get(f"encoder_{key}") for key in ("layers", "ffn_dim", "attention_heads")}
-    _same(said, {"activation_function": ("relu", "swish", "silu"), "scale_embedding": True, "normalize_before": False,
+    same(said, {"activation_function": ("relu", "swish", "silu"), "scale_embedding": True, "normalize_before": False,
                  "normalize_embedding": False, "add_final_layer_norm": False, "static_position_embeddings": True,
                  "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True,
                  "decoder_vocab_size": said.get("vocab_size"), **sides})  # fmt: skip
@@ -276,7 +289,7 @@ def _marian_config(said: Described, weights: Weights) -> TransformerConfig:
         raise ValueError(
             f"config.json has encoder_ffn_dim = {wide['hidden']}; regard's model has a multiple of d_model"
         )
-    return _make(TransformerConfig, said, sizes, norm="last", biased="final_logits_bias" in weights,
+    return make(TransformerConfig, said, sizes, norm="last", biased="final_logits_bias" in weights,
                  activation="relu" if said["activation_function"] == "relu" else "silu",
                  dropout=said.get("dropout", 0.1), attention_dropout=said.get("attention_dropout", 0.0), **wide)  # fmt: skip
 

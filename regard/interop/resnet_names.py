@@ -6,7 +6,7 @@ A batch norm has more than learnt weights: the mean and variance it has counted 
 from collections.abc import Iterator
 from typing import Any
 
-from regard.interop.names import BOTH, Described, Names, Theirs, Weights, _make, _same
+from regard.interop.names import BOTH, Described, Names, Theirs, Weights, classes_of, make, same
 from regard.models.attention_cnn import ResNet, ResNetConfig
 
 __all__ = ["THEIRS_RESNET"]
@@ -15,23 +15,13 @@ NORM = (*BOTH, "running_mean", "running_var")
 
 
 def _resnet_config(said: Described, weights: Weights) -> ResNetConfig:
-    _same(said, {"hidden_act": "relu", "downsample_in_first_stage": False, "downsample_in_bottleneck": False,
+    same(said, {"hidden_act": "relu", "downsample_in_first_stage": False, "downsample_in_bottleneck": False,
                  "layer_type": ("basic", "bottleneck"), "problem_type": "single_label_classification"})  # fmt: skip
     said = {"num_channels": 3, "embedding_size": 64, "hidden_sizes": [256, 512, 1024, 2048], "depths": [3, 4, 6, 3],
             "layer_type": "bottleneck", **said}  # their defaults  # fmt: skip
-    return _make(ResNetConfig, said, {"channels": "num_channels", "dim": "embedding_size"}, dims=said["hidden_sizes"],
+    return make(ResNetConfig, said, {"channels": "num_channels", "dim": "embedding_size"}, dims=said["hidden_sizes"],
                  depths=said["depths"], block=said["layer_type"],
-                 classes=_classes(said, "classifier.1.weight" in weights))  # fmt: skip
-
-
-def _classes(said: Described, trained: bool) -> int:
-    """How many there are, as transformers counts them: two, if nothing is said; there may be none if no head was trained."""
-    names = said.get("id2label")
-    count = len(names) if isinstance(names, dict) else said.get("num_labels", 2)
-    if trained and count == 1:
-        raise ValueError("classifier.1.weight gives each picture one number; regard's model gives it one of two or more "
-                         "classes: use a checkpoint that does")  # fmt: skip
-    return count if trained else count or 2
+                 classes=classes_of(said, weights, "classifier.1.weight"))  # fmt: skip
 
 
 def _resnet_describe(c: ResNetConfig) -> dict[str, Any]:

@@ -9,19 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.interop.names import BOTH, SAME, Described, Names, Theirs, Way, Weights, _make, _same
+from regard.interop.names import BOTH, SAME, Described, Names, Theirs, Way, Weights, classes_of, make, same
 from regard.models.swin import Swin, SwinConfig
 
 __all__ = ["THEIRS_SWIN", "swin_names"]
 
 
 def _swin_config(said: Described, weights: Weights) -> SwinConfig:
-    _same(said, {"hidden_act": "gelu", "layer_norm_eps": 1e-5, "qkv_bias": True, "use_absolute_embeddings": False})
+    same(said, {"hidden_act": "gelu", "layer_norm_eps": 1e-5, "qkv_bias": True, "use_absolute_embeddings": False,
+                 "problem_type": "single_label_classification"})  # fmt: skip
     sizes = {"image": "image_size", "patch": "patch_size", "channels": "num_channels", "dim": "embed_dim",
              "window": "window_size"}  # fmt: skip
-    if "classifier.weight" not in weights:
-        raise ValueError("there is no tensor classifier.weight; regard's model gives each picture one of some classes: use a "
-                         "checkpoint that does")  # fmt: skip
     widen = said.get("mlp_ratio", 4.0)
     if not isinstance(widen, int | float) or widen != int(widen):
         raise ValueError(f"config.json has mlp_ratio = {widen!r}; regard's model has a whole number")
@@ -31,8 +29,8 @@ def _swin_config(said: Described, weights: Weights) -> SwinConfig:
         measures = measures[: len(depths)]  # they may name more stages than there are
     else:
         measures = []
-    return _make(SwinConfig, said, sizes, depths=depths, heads=said.get("num_heads"), widen=int(widen),
-                 classes=len(weights["classifier.weight"]), version="v2" if second else "v1", measures=measures,
+    return make(SwinConfig, said, sizes, depths=depths, heads=said.get("num_heads"), widen=int(widen),
+                 classes=classes_of(said, weights, "classifier.weight"), version="v2" if second else "v1", measures=measures,
                  dropout=float(said.get("hidden_dropout_prob", 0.0)),
                  drop_path=float(said.get("drop_path_rate", 0.1)))  # fmt: skip
 
@@ -100,6 +98,8 @@ def _block_names(ours: str, theirs: str, second: bool) -> Iterator[Names]:
 
 _IGNORED = ("relative_position_index", "relative_coords_table")  # which a window's side says
 THEIRS_SWIN = {  # by their model_type; one table for both, as our config says which of the two it is
-    "swin": Theirs("swin", Swin, _swin_config, _swin_describe, swin_names, "swin.", ignored=_IGNORED),
-    "swinv2": Theirs("swin", Swin, _swin_config, _swin_describe, swin_names, "swinv2.", ignored=_IGNORED),
-}
+    "swin": Theirs("swin", Swin, _swin_config, _swin_describe, swin_names, "swin.", ignored=_IGNORED,
+                   heads=lambda c: ("classes",), bare="SwinModel"),
+    "swinv2": Theirs("swin", Swin, _swin_config, _swin_describe, swin_names, "swinv2.", ignored=_IGNORED,
+                     heads=lambda c: ("classes",), bare="Swinv2Model"),
+}  # fmt: skip

@@ -6,14 +6,14 @@ Shapes: D width, C channels, P side of a patch, T tokens, the class token's firs
 from collections.abc import Iterator
 from typing import Any
 
-from regard.interop.names import BOTH, ROW, SAME, Described, Names, Theirs, Way, Weights, _make, _same
+from regard.interop.names import BOTH, ROW, SAME, Described, Names, Theirs, Way, Weights, classes_of, make, same
 from regard.models.vit import EPS, ViT, ViTConfig
 
 __all__ = ["THEIRS_VIT"]
 
 
 def _vit_config(said: Described, weights: Weights) -> ViTConfig:
-    _same(said, {"hidden_act": "gelu", "layer_norm_eps": EPS, "qkv_bias": True,
+    same(said, {"hidden_act": "gelu", "layer_norm_eps": EPS, "qkv_bias": True,
                  "problem_type": "single_label_classification"})  # fmt: skip
     said = {"num_channels": 3, **said}  # what is so common that it may be left out
     sizes = {"image": "image_size", "patch": "patch_size", "channels": "num_channels", "dim": "hidden_size",
@@ -26,18 +26,8 @@ def _vit_config(said: Described, weights: Weights) -> ViTConfig:
         raise ValueError(
             f"config.json has intermediate_size = {hidden!r}; regard's model has a multiple of hidden_size"
         )
-    return _make(ViTConfig, said, sizes, widen=hidden // dim, classes=_classes(said, "classifier.weight" in weights),
+    return make(ViTConfig, said, sizes, widen=hidden // dim, classes=classes_of(said, weights, "classifier.weight"),
                  dropout=said.get("hidden_dropout_prob", 0.0), drop_path=said.get("drop_path_rate", 0.0))  # fmt: skip
-
-
-def _classes(said: Described, trained: bool) -> int:
-    """How many there are, as transformers counts them: two, if nothing is said; there may be none if no head was trained."""
-    names = said.get("id2label")
-    count = len(names) if isinstance(names, dict) else said.get("num_labels", 2)
-    if trained and count == 1:
-        raise ValueError("classifier.weight gives each picture one number; regard's model gives it one of two or more "
-                         "classes: use a checkpoint that does")  # fmt: skip
-    return count if trained else count or 2
 
 
 def _vit_describe(c: ViTConfig) -> dict[str, Any]:

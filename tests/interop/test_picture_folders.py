@@ -384,11 +384,18 @@ def test_a_resnet_without_classes_goes_there_and_back_too(tmp_path):
     assert all(torch.equal(one, after[name]) for name, one in before.items())
 
 
-def test_a_swin_without_classes_is_refused(tmp_path):
+def test_a_swin_without_classes_waits_for_training_and_goes_back_as_it_came(tmp_path):
     config = transformers.SwinConfig(image_size=28, patch_size=2, embed_dim=8, depths=[1], num_heads=[1])
     transformers.SwinModel(config).save_pretrained(tmp_path / "theirs")
     processor(tmp_path / "theirs")
-    import_refused(tmp_path / "theirs", r"there is no tensor classifier\.weight; .*: use a checkpoint that does$")
+    import_run(tmp_path / "theirs", tmp_path / "swin")
+    with pytest.raises(ValueError, match="has learnt no classes; train it on some"):
+        open_run(tmp_path / "swin").classify([np.zeros((28, 28, 3), np.uint8)])
+    export_run(tmp_path / "swin", tmp_path / "back")
+    wanted, got = (load_file(tmp_path / folder / "model.safetensors") for folder in ("theirs", "back"))
+    learnt = {name for name in wanted if not name.endswith("relative_position_index")}
+    assert learnt == set(got)
+    assert all(torch.equal(wanted[name], got[name]) for name in learnt)
 
 
 def test_a_vit_without_classes_learns_some(tmp_path):
