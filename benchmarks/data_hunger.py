@@ -24,6 +24,8 @@ from regard.train.metrics import score_split
 
 SHARES = (0.01, 0.1, 1.0)
 RECIPES = {"ViT": "cifar10-vit", "ResNet": "cifar10-resnet"}
+ALIKE = ("train.images=64", "train.ema=0.998", "data.crop=4", "data.flip=true", "data.erase=0.0")
+PICTURES = 45_000  # of CIFAR-10, without those held out
 COLOURS = {"ViT": "#c8503c", "ResNet": "#3c6ec8"}
 
 
@@ -46,7 +48,7 @@ def main() -> None:
 
 def reach(recipe: str, share: float, asked: Any) -> float:
     """Accuracy on the test pictures."""
-    changes = (f"data.share={share}", f"train.steps={asked.steps}", f"train.warmup={asked.steps // 10}",
+    changes = (*ALIKE, f"data.share={share}", f"train.steps={asked.steps}", f"train.warmup={asked.steps // 10}",
                f"train.eval_every={asked.steps}", f"train.save_every={asked.steps}")  # fmt: skip
     done = fit(load(recipe, changes, FAMILIES), asked.runs / f"{recipe}-{share}", fresh=True)
     accuracy = score_split(open_run(done.folder), "test")[0].value
@@ -58,7 +60,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
     """Accuracy against the number of pictures to learn from."""
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.add_subplot()
-    counts = [45_000 * share for share in result["shares"]]
+    counts = [PICTURES * share for share in result["shares"]]
     for name, accuracies in result["accuracy"].items():
         axes.plot(counts, accuracies, marker="o", label=name, color=COLOURS[name])
         axes.annotate(f"{accuracies[-1]:.1f}", (counts[-1], accuracies[-1]), xytext=(6, 0), textcoords="offset points")

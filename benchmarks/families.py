@@ -22,6 +22,7 @@ from regard.decode.folder import load as open_run
 from regard.models import FAMILIES
 from regard.train.loop import fit
 from regard.train.metrics import score_split
+from regard.view.cost import picture_cost
 
 RECIPES = ("resnet", "attention-cnn", "lrnet", "vit", "swin", "mvit")
 TRIED = 30  # steps that are timed, after as many to warm up
@@ -54,7 +55,7 @@ def train(recipe: str, minutes: float, runs: Path) -> dict[str, Any]:
     done = fit(load(recipe, changes, FAMILIES), runs / recipe, fresh=True)
     opened = open_run(done.folder)
     accuracy = score_split(opened, "test")[0].value
-    size = sum(p.numel() for p in opened.model.parameters())
+    size = picture_cost(opened.run.family, opened.run.model).whole.parameters
     return {"recipe": recipe, "parameters": size, "steps": steps, "minutes": done.minutes, "accuracy": accuracy,
             "pictures": steps * opened.run.train.images}  # fmt: skip
 

@@ -18,10 +18,10 @@ class Side:
         self.model, self.side = model.eval().requires_grad_(False), side
 
     @torch.inference_mode()
-    def look(self, batch: int) -> list[float]:
-        """The first logits of the same pictures on each side."""
+    def look(self, batch: int) -> list[list[float]]:
+        """The logits of the same pictures on each side."""
         pictures = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
-        return self.model(pictures).logits[:, 0].tolist()
+        return self.model(pictures).logits.tolist()
 
     @torch.inference_mode()
     def repeat(self, batch: int, rounds: int) -> float:

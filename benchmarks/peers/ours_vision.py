@@ -7,6 +7,7 @@ import torch
 from worker import serve, timed
 
 from regard.interop.hf import import_model
+from regard.layers.conv import fold_norms
 
 
 class Side:
@@ -15,13 +16,13 @@ class Side:
     def prepare(self, folder: str, side: int) -> None:
         """Open the model."""
         _, _, model = import_model(Path(folder))
-        self.model, self.side = model.eval().requires_grad_(False), side
+        self.model, self.side = fold_norms(model.eval()), side
 
     @torch.inference_mode()
-    def look(self, batch: int) -> list[float]:
-        """The first logits of the same pictures on each side."""
+    def look(self, batch: int) -> list[list[float]]:
+        """The logits of the same pictures on each side."""
         pictures = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
-        return self.model(pictures)[:, 0].tolist()
+        return self.model(pictures).tolist()
 
     @torch.inference_mode()
     def repeat(self, batch: int, rounds: int) -> float:

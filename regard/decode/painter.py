@@ -18,7 +18,7 @@ from regard.decode import search
 
 __all__ = ["Painter"]
 
-MOST = 4096  # pictures at once
+MOST = 4096  # pictures on a sheet
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,14 @@ class Painter:
         choose: Callable[[Tensor], Tensor] = search.likeliest
         if temperature != 0:
             choose = search.drawing(torch.Generator(device).manual_seed(seed), temperature, top_k, top_p)
-        token = torch.full((count,), c.colours, device=device)
-        state, drawn = self.model.start(token[:, None]), []
-        for place in range(c.image**2):
-            logits, state = self.model.step(token, state)  # (B, V)
-            token = choose(logits[:, : c.colours])  # a start is no colour
-            drawn.append(token)
-            progress(place + 1)
-        numbers = torch.stack(drawn, 1).cpu().numpy()  # (B, T)
-        return from_numbers(numbers, c.levels, c.image, c.channels)
+        numbers = []
+        for first in range(0, count, self.run.decode.batch):
+            token = torch.full((min(self.run.decode.batch, count - first),), c.colours, device=device)
+            state, drawn = self.model.start(token[:, None]), []
+            for place in range(c.image**2):
+                logits, state = self.model.step(token, state)  # (B, V)
+                token = choose(logits[:, : c.colours])  # a start is no colour
+                drawn.append(token)
+                progress(first * c.image**2 + (place + 1) * len(token))
+            numbers.append(torch.stack(drawn, 1).cpu().numpy())  # (B, T)
+        return from_numbers(np.concatenate(numbers), c.levels, c.image, c.channels)

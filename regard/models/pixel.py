@@ -18,7 +18,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, at_least, at_most
+from regard.config import STRICT, at_least, at_most, shares, splits
 from regard.layers.positions import waves
 from regard.models.gpt import GPT, GPTConfig, State
 
@@ -47,7 +47,9 @@ class PixelConfig:
                 f"{self.levels} levels in {self.channels} channels make {self.levels**self.channels:,} colours; "
                 f"use fewer levels, such as 8"
             )
-        assert self.stack  # it checks the other sizes
+        at_least(1, dim=self.dim, depth=self.depth, heads=self.heads, widen=self.widen)
+        splits(self.dim, self.heads)
+        shares(dropout=self.dropout)
 
     @property
     def colours(self) -> int:

@@ -72,7 +72,7 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
             with _nothing_left(folder):
                 work = _begin(run, folder, fresh, console or Console(stderr=True), team)
             _resume(work)
-            about = describe(run.family, work.model.config, VERSION)
+            about = describe(work.run.family, work.model.config, VERSION)
             write_atomic(folder / "config.json", json.dumps(about, indent=1).encode())
             write_atomic(folder / "run.toml", to_toml(work.run).encode())
             team.wait()  # the others may read what is here now,
@@ -128,7 +128,8 @@ def _begin(run: Run, folder: Path, fresh: bool, console: Console, team: Team) ->
     """Data, model, optimizer: each a function of the run and its seed."""
     going_on = (folder / "run.toml").exists() and not fresh
     if going_on:
-        run = dataclasses.replace(run, model=read_config(folder)[1])  # refuses a folder of another version
+        family, config = read_config(folder)  # refuses a folder of another version
+        run = dataclasses.replace(run, family=family, model=config)
     for part in folder.glob(".*.part") if team.writes else ():  # left behind by a kill
         part.unlink()
     say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
@@ -339,7 +340,7 @@ def _settle(work: _Work) -> float:
     files = checkpoint.models_saved(folder, work.say)[-t.average :]
     last = _held_out(work)
     if work.mean is not None:
-        fill(work.model, files[-1])  # from here on the model is the mean
+        work.mean.settle()  # from here on the model is the mean
         work.mean = None
     if len(files) < 2:
         return last

@@ -39,6 +39,12 @@ class RunningMean:
             self._swap()
 
     @torch.no_grad()
+    def settle(self) -> None:
+        """Leave the mean in the model for good."""
+        for name, one in held(self.model).items():
+            one.copy_(self.weights[name])
+
+    @torch.no_grad()
     def _swap(self) -> None:
         for name, one in held(self.model).items():
             kept = one.detach().clone()

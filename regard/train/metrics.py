@@ -16,6 +16,7 @@ from regard.data.corpus import Corpus, encode_split, find_split, members
 from regard.data.gallery import read_split
 from regard.data.sources import SOURCES
 from regard.data.store import Ints, Text
+from regard.decode.classifier import UNTRAINED as NO_CLASSES
 from regard.decode.reader import UNTRAINED
 from regard.decode.translator import Translator
 from regard.train.tasks import TASKS
@@ -147,6 +148,8 @@ def _seen(
 ) -> list[Score]:
     """The same for pictures."""
     run, model, labels = classifier.run, classifier.model, classifier.labels
+    if "classes" in run.untrained:
+        raise ValueError(NO_CLASSES)
     images, device = read_split(run.data, run.model, run.task, split, say, labels), next(model.parameters()).device
     numbers: list[int] = []
     for batch in TASKS[run.task].held_out(run, None, images):
