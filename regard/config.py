@@ -39,7 +39,8 @@ __all__ = [
 STRICT = ConfigDict(extra="forbid", strict=True)
 PLAIN = ("name", "task", "init", "untrained", "licence")  # keys of a run that stand in no table
 FREE = ("model.dropout", "model.attention_dropout", "model.drop_path")  # not taken
-TAKEN = ("model", "data.tokenizer", "data.vocab")  # by a run that begins from another, with all of `model.` but those
+TAKEN = ("model", "data.tokenizer", "data.vocab", "data.fit", "data.side", "data.resample", "data.mean", "data.std")
+# … by a run that begins from another, with all of `model.` but the free ones
 
 
 def at_least(low: float, **values: float) -> None:
@@ -221,8 +222,10 @@ def load(what: str, changes: Iterable[str], families: Mapping[str, Family]) -> R
         raise ValueError(f"{path} is not TOML: {error}") from None
     if not tables:
         raise ValueError(f"{path} is empty; wanted tables such as [model], [data], [train]")
+    if path.name == "run.toml" and "decode" not in tables:  # which is written last
+        raise ValueError(f"{path} is cut short: it has no table [decode]; restore the file, or train again")
     changed = list(changes)
-    for change in changed:
+    for change in sorted(changed, key=lambda change: not change.startswith("model=")):  # a model before its keys
         _change(tables, change, families)
     for key in (change.partition("=")[0] for change in changed if tables.get("init")):
         if key in TAKEN or (key.startswith("model.") and key not in FREE):
@@ -262,14 +265,18 @@ def value_of(text: str) -> Any:
 
 
 def _choose(model: dict[str, Any], wanted: str, families: Mapping[str, Family]) -> None:
-    """Take a size by its name; one of another family (`model=swin-tiny`) keeps nothing of the recipe's but what it sees."""
-    kinds = [kind for kind, family in families.items() if wanted.removeprefix(f"{kind}-") in family.sizes]
-    own = model.get("family", "transformer")
-    others = [kind for kind in kinds if wanted.startswith(f"{kind}-") and kind != own]
-    if others:
+    """Take a size by its name.
+
+    One named with its family (`model=swin-tiny`) is that model whole: of the recipe's stays only which pictures it sees.
+    """
+    kind = next((kind for kind in families if wanted.startswith(f"{kind}-")), None)
+    if kind is not None:
+        known = [f"{kind}-{size}" for size in families[kind].sizes]
+        if wanted not in known:
+            raise ValueError(f"no model {wanted!r}{nearest(wanted, known)}; there is {', '.join(known)}")
         for key in [key for key in model if key not in ("image", "channels")]:
             del model[key]
-        model["family"] = others[0]
+        model["family"] = kind
     model["size"] = wanted
 
 

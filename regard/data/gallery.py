@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from regard.config import DataConfig, nearest
 from regard.data.images import (
     Album,
+    Bytes,
     Images,
     encode_images,
     fit_square,
@@ -20,9 +21,10 @@ from regard.data.images import (
 )
 from regard.data.sources import SOURCES
 
-__all__ = ["Gallery", "prepare", "read_split"]
+__all__ = ["Gallery", "fitting", "kept_side", "prepare", "read_split"]
 
 FEW = 20  # classes that are named before training
+CHANGES = ("share", "crop", "flip", "augment", "mixup", "erase", "mean", "std", "side")  # that pixels do not know
 
 
 class Gallery(NamedTuple):
@@ -37,7 +39,7 @@ def prepare(
     config: DataConfig, model: Any, task: str, say: Callable[[str], None], progress: Callable[[str, int], None]
 ) -> Gallery:
     """Find the pictures, train and valid, and store them in the size that the model's config asks for."""
-    labels = _classes(config, say)
+    labels = _classes(config, say, 2 if task == "image" else 1)
     train, valid = (read_split(config, model, task, split, say, labels, progress) for split in ("train", "valid"))
     return Gallery(train, valid, labels if task == "image" else ())
 
@@ -72,6 +74,16 @@ def read_split(
     return images
 
 
+def kept_side(config: DataConfig, image: int) -> int:
+    """To how many pixels a picture is scaled, of which a model sees `image`, in training as in answers."""
+    return config.side or stored_side(image, SOURCES[config.source].side if config.source in SOURCES else None)
+
+
+def fitting(config: DataConfig, image: int) -> Callable[[Bytes, int], Bytes]:
+    """How a picture of any shape becomes a square of so many pixels."""
+    return partial(fit_square, seen=image, fit=config.fit, resample=config.resample)
+
+
 def _own(config: DataConfig, split: str, labels: Sequence[str], read: Callable[..., Album]) -> Album:
     """Pictures of one's own; a tenth of those to learn from is held out if there are no others."""
     place = {"train": config.train, "valid": config.valid or config.train}.get(split, split)
@@ -84,7 +96,7 @@ def _own(config: DataConfig, split: str, labels: Sequence[str], read: Callable[.
         has = SOURCES[config.source].splits
         raise ValueError(f"{config.source} has no split {split!r}{nearest(split, has)}, and there is no such folder; "
                          f"splits are {', '.join(has)}")  # fmt: skip
-    found, files = folder_pictures(folder, least=2 if split == "train" else 1)
+    found, files = folder_pictures(folder, least=1)
     if split in ("train", "valid") and not config.valid:
         files = hold_out(folder, files)[split == "valid"]
     album = read(folder, files, labels or found)
@@ -92,6 +104,10 @@ def _own(config: DataConfig, split: str, labels: Sequence[str], read: Callable[.
 
 
 def _check(config: DataConfig, task: str) -> None:
+    usual = DataConfig()
+    for key in CHANGES if task == "pixels" else ():
+        if getattr(config, key) != getattr(usual, key):
+            raise ValueError(f"data.{key}={getattr(config, key)} is for classes of pictures; task pixels learns them as they are")
     known = [name for name, source in SOURCES.items() if source.kind == "images"]
     if config.source and config.source not in known:
         what = "is no set of pictures" if config.source in SOURCES else "is not known"
@@ -101,13 +117,13 @@ def _check(config: DataConfig, task: str) -> None:
         )
 
 
-def _classes(config: DataConfig, say: Callable[[str], None]) -> tuple[str, ...]:
+def _classes(config: DataConfig, say: Callable[[str], None], least: int) -> tuple[str, ...]:
     """The names of the classes: those of the named set, or all folders, which are said with their counts."""
     if config.source in SOURCES:
         return SOURCES[config.source].labels
     if not config.train:
         return ()
-    labels, files = folder_pictures(Path(config.train).expanduser())
+    labels, files = folder_pictures(Path(config.train).expanduser(), least)
     counts = Counter(label for _, label in files)
     shown = [f"{label!r} {counts[label]:,}" for label in labels[:FEW]]
     say(f"classes: {', '.join(shown)}{f', and {len(labels) - FEW} more' if len(labels) > FEW else ''}")

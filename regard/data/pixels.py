@@ -6,17 +6,14 @@ Shapes: B batch, T pixels, Y X rows and columns, C channels.
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from regard.data.batch import Place
-from regard.data.images import Images
+from regard.data.images import Bytes, Images
 from regard.data.store import Ints
 from regard.data.windows import Windows
 
 __all__ = ["all_pixels", "from_numbers", "pixels", "to_numbers"]
-
-Bytes = npt.NDArray[np.uint8]
 
 
 def to_numbers(pictures: Bytes, levels: int) -> Ints:

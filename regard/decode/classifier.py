@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from regard.config import Run
-from regard.data.images import fit_square, read_picture, stored_side
+from regard.data.gallery import fitting, kept_side
+from regard.data.images import Bytes, read_picture
 from regard.data.pictures import as_input
 from regard.decode.reader import Guess
 
@@ -23,8 +23,6 @@ __all__ = ["UNTRAINED", "Classifier"]
 UNTRAINED = (
     "this model has learnt no classes; train it on some: regard train images init=THIS_FOLDER data.train=PICTURES"
 )
-
-Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -62,13 +60,12 @@ class Classifier:
     def square(self, picture: str | Path | Bytes) -> Bytes:
         """The middle of a picture, as training saw it: (Y, X, C)."""
         c, how = self.run.model, self.run.data
-        side = how.side or stored_side(c.image, None)
-        held = picture
-        if isinstance(held, str | Path):
-            held = read_picture(Path(held), c.channels, None if how.side else side)
-        if not how.side and held.shape[:2] == (c.image, c.image):  # a picture of the very size is taken whole
-            return held
-        return fit_square(held, side, c.image, how.fit, how.resample)
+        side = kept_side(how, c.image)
+        if isinstance(picture, str | Path):
+            picture = read_picture(Path(picture), c.channels, None if how.side else side)
+        elif picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != c.channels or not picture.size:
+            raise ValueError(f"an array of {picture.dtype}, {picture.shape}; wanted bytes (uint8), rows × columns × {c.channels}")
+        return fitting(how, c.image)(picture, side)
 
     @property
     def _device(self) -> torch.device:

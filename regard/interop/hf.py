@@ -24,8 +24,7 @@ from safetensors.torch import save
 from regard.config import DataConfig, DecodeConfig, Run, build, to_toml
 from regard.config import load as load_run
 from regard.data.files import sync_folder, write_atomic
-from regard.data.images import stored_side
-from regard.data.sources import SOURCES
+from regard.data.gallery import kept_side
 from regard.data.tokenizer import Tokenizer
 from regard.decode.folder import read_labels
 from regard.interop.processor import PROCESSOR, Seen, describe_processor, read_processor
@@ -208,11 +207,8 @@ def _pictures(seen: Seen) -> dict[str, Any]:
 
 def _seen(c: Any, how: DataConfig) -> Seen:
     """What a model of ours sees of a picture."""
-    own = SOURCES[how.source].side if how.source in SOURCES else None
     usual = [0.5] * c.channels
-    return Seen(
-        c.image, how.side or stored_side(c.image, own), how.fit, how.resample, how.mean or usual, how.std or usual
-    )
+    return Seen(c.image, kept_side(how, c.image), how.fit, how.resample, how.mean or usual, how.std or usual)
 
 
 def _longest(folder: Path) -> int:
