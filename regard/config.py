@@ -232,7 +232,23 @@ def load(what: str, changes: Iterable[str], families: Mapping[str, Family]) -> R
             raise ValueError(
                 f"{key} and init={tables['init']} were both given; the model and its tokenizer are those of init"
             )
+    if tables.get("init"):
+        _begin_from(Path(str(tables["init"])), tables, families)
     return from_tables(path.stem, tables, families)
+
+
+def _begin_from(init: Path, tables: dict[str, Any], families: Mapping[str, Family]) -> None:
+    """A run that begins from another is of its family, if that learns the same; of the recipe's model stay the free keys."""
+    try:
+        kind = tomllib.loads((init / "run.toml").read_text(encoding="utf-8"))["model"]["family"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # whoever opens it says what is wrong
+    model = tables.setdefault("model", {})
+    own = model.get("family", "transformer")
+    if kind == own or kind not in families or own not in families:
+        return
+    if tables.get("task", families[own].tasks[0]) in families[kind].tasks:
+        tables["model"] = {"family": kind, **{key: value for key, value in model.items() if f"model.{key}" in FREE}}
 
 
 def _change(tables: dict[str, Any], change: str, families: Mapping[str, Family]) -> None:

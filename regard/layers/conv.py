@@ -8,14 +8,7 @@ from torch import Tensor, nn
 
 from regard.layers.dropout import DropPath
 
-__all__ = ["ConvNorm", "Residual", "batch_norm", "check_channels", "fold_norms"]
-
-
-def check_channels(x: Tensor, channels: int) -> None:
-    """Refuse pictures (B, C, Y, X) of which a model cannot read the colours."""
-    if x.shape[1] != channels:
-        raise ValueError(f"pictures have {x.shape[1]} channels, the model reads {channels}; convert them, or train with "
-                         f"model.channels={x.shape[1]}")  # fmt: skip
+__all__ = ["ConvNorm", "Residual", "batch_norm", "fold_norms"]
 
 
 def batch_norm(dim: int) -> nn.BatchNorm2d:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = [
+    "check_channels",
     "from_neighbourhoods",
     "from_patches",
     "from_planes",
@@ -120,3 +121,10 @@ def from_planes(x: Tensor, rows: int, columns: int) -> Tensor:
     stride = round(len(x) ** 0.5)
     x = x.unflatten(0, (stride, stride)).permute(3, 4, 2, 5, 0, 6, 1)  # (B, H, E, Y / S, S, X / S, S)
     return x.flatten(5).flatten(3, 4)[..., :rows, :columns]
+
+
+def check_channels(x: Tensor, channels: int) -> None:
+    """Refuse pictures (B, C, Y, X) of which a model cannot read the colours."""
+    if x.shape[1] != channels:
+        raise ValueError(f"pictures have {x.shape[1]} channels, the model reads {channels}; convert them, or train with "
+                         f"model.channels={x.shape[1]}")  # fmt: skip

@@ -68,10 +68,10 @@ def load_model(folder: Path) -> Any:
 def begun(run: Run) -> Run:
     """A run that begins from another: its model is that of `run.init`, but for dropout and classes."""
     family, held = read_config(Path(run.init))
-    if run.task not in FAMILIES[family].tasks:
+    if family != run.family:
         raise ValueError(f"init={run.init} is a {family}, the recipe trains a {run.family}; begin from a {run.family}")
     own = {key: getattr(run.model, key) for key in ("dropout", "attention_dropout", "drop_path", "classes")
-           if hasattr(held, key) and hasattr(run.model, key)}  # fmt: skip
+           if hasattr(held, key)}  # fmt: skip
     before = load_run(str(Path(run.init) / "run.toml"), (), FAMILIES)
     seen = ("fit", "side", "resample", "mean", "std")  # how the weights have learnt to see pictures
     taken: dict[str, Any] = {key: getattr(before.data, key) for key in seen}
@@ -79,7 +79,6 @@ def begun(run: Run) -> Run:
         taken = {"tokenizer": before.data.tokenizer, "vocab": held.vocab}
     return dataclasses.replace(
         run,
-        family=family,
         model=dataclasses.replace(held, **own),
         data=dataclasses.replace(run.data, **taken),
         untrained=before.untrained if run.task == "class" else "",

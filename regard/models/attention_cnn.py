@@ -28,10 +28,10 @@ from torch import Tensor, nn
 
 from regard.config import STRICT, at_least, at_most, shares, splits
 from regard.layers.attention import Attention
-from regard.layers.conv import ConvNorm, Residual, check_channels
+from regard.layers.conv import ConvNorm, Residual
 from regard.layers.dropout import rising
 from regard.layers.linear import Linear
-from regard.layers.shapes import to_grid, to_tokens
+from regard.layers.shapes import check_channels, to_grid, to_tokens
 
 __all__ = ["SIZES", "GatedAttention", "ResNet", "ResNetConfig"]
 

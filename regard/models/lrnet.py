@@ -35,13 +35,13 @@ from torch import Tensor, nn
 from regard.config import STRICT, at_least, shares
 from regard.layers.attention import attend
 from regard.layers.biases import GeometricPrior
-from regard.layers.conv import ConvNorm, Residual, batch_norm, check_channels
+from regard.layers.conv import ConvNorm, Residual, batch_norm
 from regard.layers.dropout import rising
 from regard.layers.linear import Linear
 from regard.layers.masks import inside_mask
 from regard.layers.nearby import Line, Nearby
 from regard.layers.scores import Alike, absolute_distance, product, squared_distance, summed
-from regard.layers.shapes import from_neighbourhoods, neighbourhoods
+from regard.layers.shapes import check_channels, from_neighbourhoods, neighbourhoods
 
 __all__ = ["SIZES", "LRNet", "LRNetConfig", "LocalRelation"]
 

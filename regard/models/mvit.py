@@ -35,7 +35,7 @@ from regard.layers.biases import ByAxis
 from regard.layers.dropout import Dropout, DropPath, rising
 from regard.layers.linear import Linear
 from regard.layers.positions import LearnedGrid
-from regard.layers.shapes import join_heads, split_heads, to_grid, to_tokens
+from regard.layers.shapes import check_channels, join_heads, split_heads, to_grid, to_tokens
 
 __all__ = ["SIZES", "MViT", "MViTConfig"]
 
@@ -264,6 +264,7 @@ class MViT(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """A vector for each token, the class token's first if there is one: (B, C, Y · P, X · P) → (B, T, D)."""
+        check_channels(x, self.config.channels)
         for side in x.shape[2:]:
             self.config.check(side)
         x = self.embed(x)  # (B, D, Y, X)

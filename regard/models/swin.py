@@ -37,7 +37,7 @@ from regard.layers.linear import Linear
 from regard.layers.masks import window_mask
 from regard.layers.mlp import MLP, gelu
 from regard.layers.norm import NormBranch, NormFirst
-from regard.layers.shapes import join_heads, split_heads, to_patches, to_windows
+from regard.layers.shapes import check_channels, join_heads, split_heads, to_patches, to_windows
 
 __all__ = ["SIZES", "Block", "Swin", "SwinConfig", "cut", "received"]
 
@@ -248,6 +248,7 @@ class Swin(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """A vector for each place of the last stage, of any picture: (B, C, rows, columns) → (B, Y, X, D)."""
+        check_channels(x, self.config.channels)
         patch = self.config.patch
         x = F.pad(x, (0, -x.shape[3] % patch, 0, -x.shape[2] % patch))  # (B, C, Y · P, X · P)
         rows = x.shape[2] // patch

@@ -32,7 +32,7 @@ from regard.layers.linear import Linear
 from regard.layers.mlp import MLP, gelu
 from regard.layers.norm import NormFirst
 from regard.layers.positions import LearnedGrid
-from regard.layers.shapes import to_patches
+from regard.layers.shapes import check_channels, to_patches
 
 __all__ = ["SIZES", "ViT", "ViTConfig"]
 
@@ -104,6 +104,7 @@ class ViT(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """A vector for each token, the class token's first if there is one: (B, C, Y · P, X · P) → (B, T, D)."""
+        check_channels(x, self.config.channels)
         for side in x.shape[2:]:
             if side % self.config.patch:
                 raise ValueError(tiles(side, self.config.patch))

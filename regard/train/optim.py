@@ -37,8 +37,9 @@ def adafactor(model: nn.Module, decay: float = 0.0) -> torch.optim.Adafactor:
 
 
 def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    wide = [p for p in model.parameters() if p.ndim > 1]
-    narrow = [p for p in model.parameters() if p.ndim < 2]
+    wide, narrow = list[nn.Parameter](), list[nn.Parameter]()
+    for p in model.parameters():  # a vector stays one, however it is folded
+        (wide if p.ndim == 2 or sum(side > 1 for side in p.shape) > 1 else narrow).append(p)
     return [{"params": wide, "weight_decay": decay}, {"params": narrow, "weight_decay": 0.0}]
 
 
