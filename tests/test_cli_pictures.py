@@ -79,6 +79,18 @@ def test_data_that_does_not_fit_is_refused_before_a_folder_is_made(regard, photo
         assert not (tmp_path / "none").exists()
 
 
+def test_files_that_are_no_pictures_are_said_and_left_out(regard, tmp_path):
+    for label in ("a", "b"):
+        (tmp_path / "mine" / label).mkdir(parents=True)
+        (tmp_path / "mine" / label / "notes.txt").write_text("x")
+        for number in range(3):
+            Image.new("RGB", (20, 20)).save(tmp_path / "mine" / label / f"{number}.png")
+    (tmp_path / "mine" / "a" / "photo.HEIC").write_bytes(b"x")
+    said = regard("train", "images", *SHAPE, *FEW, f"data.train={tmp_path}/mine", "--out", tmp_path / "run")
+    assert said.code == 0
+    assert "are left out: 2 .txt, 1 .heic" in said.err
+
+
 def test_a_painter_draws_a_sheet_and_takes_no_words(regard, photos, tmp_path):
     shape = ("model.image=6", "model.dim=16", "model.depth=1", "model.heads=2")
     run = tmp_path / "pixel"

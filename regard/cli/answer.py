@@ -126,7 +126,7 @@ def generate(
     stop: Stops = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print each piece as it is written.")] = False,
     out: Sheet = None,
-    count: Annotated[int, typer.Option(help="Pictures to draw.")] = 64,
+    count: Annotated[int | None, typer.Option(help="Pictures to draw.  [default: 64]", show_default=False)] = None,
     device: Device = "auto",
     precision: Precision = "float32",
     json_: Json = False,
@@ -147,10 +147,10 @@ def generate(
             raise ValueError(
                 f"{run} draws pictures; it takes --out, --count, --temperature, --top-k, --top-p, --seed only"
             )
-        _draw(writer, out, count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        _draw(writer, out, 64 if count is None else count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         return
-    if out is not None:
-        raise ValueError(f"--out {out} is for pictures; {run} writes text")
+    if out is not None or count is not None:
+        raise ValueError(f"--out and --count are for pictures; {run} writes text")
     if prompt is None:
         prompt = "" if sys.stdin is None or sys.stdin.isatty() else "\n".join(read_lines(Path("-")))
     pieces = writer.stream(

@@ -20,7 +20,8 @@ Questions = Annotated[list[str] | None, typer.Argument(
     help="Texts that begin with their task; none: standard input, a line each.", show_default=False)]
 Masked = Annotated[list[str] | None, typer.Argument(
     help="Texts with [MASK] where a word is to be guessed; none: standard input, a line each.", show_default=False)]
-Texts = Annotated[list[str] | None, typer.Argument(help="Texts; none: standard input, a line each.", show_default=False)]
+Texts = Annotated[list[str] | None, typer.Argument(
+    help="Texts, or picture files; none: standard input, a line each.", show_default=False)]
 Checkpoint = Annotated[str, typer.Argument(
     help="A folder with a Hugging Face checkpoint; or a hub name, with the extra `hub`.", show_default=False)]
 Input = Annotated[Path | None, typer.Option(

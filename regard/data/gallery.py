@@ -15,6 +15,7 @@ from regard.data.images import (
     fit_square,
     folder_pictures,
     hold_out,
+    left_out,
     named_album,
     own_album,
     stored_side,
@@ -123,7 +124,11 @@ def _classes(config: DataConfig, say: Callable[[str], None], least: int) -> tupl
         return SOURCES[config.source].labels
     if not config.train:
         return ()
-    labels, files = folder_pictures(Path(config.train).expanduser(), least)
+    folder = Path(config.train).expanduser()
+    labels, files = folder_pictures(folder, least)
+    if others := left_out(folder):
+        kinds = ", ".join(f"{n:,} {ending}" for ending, n in others.most_common(5))
+        say(f"{folder}: files that are no pictures regard reads are left out: {kinds}")
     counts = Counter(label for _, label in files)
     shown = [f"{label!r} {counts[label]:,}" for label in labels[:FEW]]
     say(f"classes: {', '.join(shown)}{f', and {len(labels) - FEW} more' if len(labels) > FEW else ''}")

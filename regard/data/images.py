@@ -19,10 +19,10 @@ import unicodedata
 import warnings
 import zipfile
 import zlib
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -44,6 +44,7 @@ __all__ = [
     "fit_square",
     "folder_pictures",
     "hold_out",
+    "left_out",
     "named_album",
     "own_album",
     "read_picture",
@@ -95,7 +96,8 @@ def read_picture(file: str | Path | bytes | BinaryIO, channels: int, side: int |
         try:
             if side:
                 image.draft(None, (2 * side, 2 * side))  # a JPEG can be decoded at a half, a quarter or an eighth
-            image.load()
+            with _quiet() if image.format == "TIFF" else nullcontext():  # PIL looks at its limit again, as late as here
+                image.load()
             turn, plain = _turn(image), _plain(image)
         except Exception as error:  # readers of damaged files raise all kinds
             raise ValueError(_damaged(name, error)) from None
@@ -362,7 +364,8 @@ def folder_pictures(folder: Path, least: int = 2) -> tuple[list[str], list[tuple
     for label in inside:
         if label.splitlines() != [label] or not label.strip() or not _is_text(label):
             raise ValueError(f"{folder} holds the folder {label!r}; a class is one line of text, name it so")
-        files = sorted(_walk(folder / label), key=lambda file: _relative(file, folder))
+        pictures = (file for file in _walk(folder / label) if file.suffix.lower() in ENDINGS)
+        files = sorted(pictures, key=lambda file: _relative(file, folder))
         if not files:
             raise ValueError(
                 f"{folder / label} holds no pictures (.jpg, .png, .webp, …); put some in, or remove the folder"
@@ -381,8 +384,14 @@ def _is_text(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)  # bytes that are not UTF-8
 
 
+def left_out(folder: Path) -> Counter[str]:
+    """The endings of files below a folder that are not taken for pictures, and how many have each."""
+    every = (file.suffix.lower() or "without an ending" for file in _walk(folder))
+    return Counter(ending for ending in every if ending not in ENDINGS)
+
+
 def _walk(folder: Path) -> Iterator[Path]:
-    """All pictures below a folder, links followed, though never in a circle."""
+    """All files below a folder that are not hidden, links followed, though never in a circle."""
     seen = set[str]()
     for place, inside, files in os.walk(folder, followlinks=True):
         real = os.path.realpath(place)
@@ -392,7 +401,7 @@ def _walk(folder: Path) -> Iterator[Path]:
         seen.add(real)
         inside[:] = [name for name in inside if not _hidden(name)]
         for name in files:
-            if Path(name).suffix.lower() in ENDINGS and not _hidden(name):
+            if not _hidden(name):
                 yield Path(place, name)
 
 
