@@ -25,7 +25,7 @@ from regard.data.sources import SOURCES
 __all__ = ["Gallery", "fitting", "kept_side", "prepare", "read_split"]
 
 FEW = 20  # classes that are named before training
-CHANGES = ("share", "crop", "flip", "augment", "mixup", "erase", "mean", "std", "side")  # that pixels do not know
+CHANGES = ("crop", "flip", "augment", "mixup", "erase", "mean", "std", "side")  # that pixels do not know
 
 
 class Gallery(NamedTuple):

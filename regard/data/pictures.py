@@ -21,7 +21,7 @@ from regard.data.batch import Place
 from regard.data.images import Bytes, Images
 from regard.data.store import Ints
 
-__all__ = ["Pictures", "all_pictures", "as_input", "pictures", "share_of"]
+__all__ = ["Pictures", "all_pictures", "as_input", "in_turn", "pictures", "share_of"]
 
 SHARED = 1  # the seed of which pictures are the share to learn from: the same for every training
 
@@ -47,25 +47,29 @@ class Pictures(NamedTuple):
 def pictures(
     images: Images, image: int, batch: int, seed: int, how: DataConfig, place: Place = Place()
 ) -> Iterator[tuple[Pictures, Place]]:
-    """Endless batches of `batch` pictures, `image` pixels a side, each with the place of the one after it.
-
-    A last batch of an epoch that is not half full is left out.
-    """
+    """Endless batches of `batch` pictures, `image` pixels a side, each with the place of the one after it."""
     _check(images.side, image)
     if how.crop >= images.side:
         most = images.side - 1
         raise ValueError(
             f"data.crop={how.crop} moves pictures of {images.side} pixels out of sight; use {most} or less"
         )
-    rows = share_of(images.labels, how.share)  # (N,)
+    for chosen, drawn, after in in_turn(share_of(images.labels, how.share), batch, seed, place):
+        yield _changed(images, chosen, image, how, _generator(*drawn)), after
+
+
+def in_turn(rows: Ints, batch: int, seed: int, place: Place) -> Iterator[tuple[Ints, list[int], Place]]:
+    """Which of the rows (N,) each batch takes, what its draws depend on, and the place after it; endless, from a place on.
+
+    A last batch of an epoch that is not half full is left out.
+    """
     count = max(1, (2 * len(rows) + batch) // (2 * batch))  # as many as N / batch rounds to
     epoch, _, skip = place
     while True:
         order = np.random.default_rng([seed, epoch]).permutation(rows)
         for number in range(skip, count):
             after = Place(epoch + 1) if number + 1 == count else Place(epoch, 0, number + 1)
-            chosen = order[number * batch : (number + 1) * batch]
-            yield _changed(images, chosen, image, how, _generator(seed, epoch, number)), after
+            yield order[number * batch : (number + 1) * batch], [seed, epoch, number], after
         epoch, skip = epoch + 1, 0
 
 

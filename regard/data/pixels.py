@@ -10,6 +10,7 @@ import torch
 
 from regard.data.batch import Place
 from regard.data.images import Bytes, Images
+from regard.data.pictures import in_turn, share_of
 from regard.data.store import Ints
 from regard.data.windows import Windows
 
@@ -31,17 +32,11 @@ def from_numbers(numbers: Ints, levels: int, side: int, channels: int) -> Bytes:
 
 
 def pixels(
-    images: Images, levels: int, batch: int, seed: int, place: Place = Place()
+    images: Images, levels: int, batch: int, seed: int, share: float = 1.0, place: Place = Place()
 ) -> Iterator[tuple[Windows, Place]]:
     """Endless batches from a place on, each with the place of the one after it; the order is a function of (seed, epoch)."""
-    epoch, _, skip = place
-    while True:
-        order = np.random.default_rng([seed, epoch]).permutation(len(images))
-        count = -(-len(order) // batch)
-        for number in range(skip, count):
-            rows = np.sort(order[number * batch : (number + 1) * batch])
-            yield _read(images, rows, levels), Place(epoch + 1) if number + 1 == count else Place(epoch, 0, number + 1)
-        epoch, skip = epoch + 1, 0
+    for rows, _, after in in_turn(share_of(images.labels, share), batch, seed, place):
+        yield _read(images, np.sort(rows), levels), after
 
 
 def all_pixels(images: Images, levels: int, batch: int) -> Iterator[Windows]:

@@ -164,7 +164,8 @@ def _right(classifier: Any, shown: Gallery) -> list[str]:
 
 
 def _pixels(run: Run, shown: Gallery, place: Place) -> Iterator[tuple[Any, Place]]:
-    return pixels.pixels(shown.train, run.model.levels, run.train.images, run.train.seed, place)
+    t = run.train
+    return pixels.pixels(shown.train, run.model.levels, t.images, t.seed, run.data.share, place)
 
 
 def _all_pixels(run: Run, shown: Gallery, images: Any) -> Iterator[Any]:
