@@ -76,8 +76,8 @@ def load(folder: str | Path, device: str = "auto", precision: str = "float32") -
                 f"{folder}/labels.txt names {len(labels)} classes, the model has {classes}; "
                 f"restore the file it was trained with"
             )
-        if precision == "float32" and tokenizer is None:
-            return answering(fold_norms(model.to(where)).requires_grad_(False), None, run, labels)
+        if precision == "float32" and run.task == "image":  # nothing is decoded
+            return answering(fold_norms(model.to(where)), None, run, labels)
         return answering(trial.passed(model.to(where)), tokenizer, run, labels)
 
 
