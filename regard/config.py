@@ -148,7 +148,9 @@ class TrainConfig:
     average: int = (
         5  # the end is the mean of this many last checkpoints, if held-out data likes it better than the last
     )
-    ema: float = 0.0  # the model is a running mean of its weights, of which each step keeps this share; 0 = the last weights
+    ema: float = (
+        0.0  # the model is a running mean of its weights, of which each step keeps this share; 0 = the last weights
+    )
     patience: int = 0  # stop after this many evaluations without a better loss, and keep the last; 0 = never
     device: str = "auto"  # cuda, mps or cpu; auto takes the first there is
 

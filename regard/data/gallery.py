@@ -108,7 +108,9 @@ def _check(config: DataConfig, task: str) -> None:
     usual = DataConfig()
     for key in CHANGES if task == "pixels" else ():
         if getattr(config, key) != getattr(usual, key):
-            raise ValueError(f"data.{key}={getattr(config, key)} is for classes of pictures; task pixels learns them as they are")
+            raise ValueError(
+                f"data.{key}={getattr(config, key)} is for classes of pictures; task pixels learns them as they are"
+            )
     known = [name for name, source in SOURCES.items() if source.kind == "images"]
     if config.source and config.source not in known:
         what = "is no set of pictures" if config.source in SOURCES else "is not known"

@@ -64,7 +64,9 @@ class Classifier:
         if isinstance(picture, str | Path):
             picture = read_picture(Path(picture), c.channels, None if how.side else side)
         elif picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != c.channels or not picture.size:
-            raise ValueError(f"an array of {picture.dtype}, {picture.shape}; wanted bytes (uint8), rows × columns × {c.channels}")
+            raise ValueError(
+                f"an array of {picture.dtype}, {picture.shape}; wanted bytes (uint8), rows × columns × {c.channels}"
+            )
         return fitting(how, c.image)(picture, side)
 
     @property

@@ -18,7 +18,20 @@ from regard.models.gpt import GPT, GPTConfig
 from regard.models.t5 import T5, T5Config
 from regard.models.transformer import Transformer, TransformerConfig
 
-__all__ = ["BOTH", "ROW", "SAME", "THEIRS", "Described", "Names", "Theirs", "Way", "Weights", "classes_of", "make", "same"]
+__all__ = [
+    "BOTH",
+    "ROW",
+    "SAME",
+    "THEIRS",
+    "Described",
+    "Names",
+    "Theirs",
+    "Way",
+    "Weights",
+    "classes_of",
+    "make",
+    "same",
+]
 
 Described = Mapping[str, Any]  # what their config.json says
 Weights = dict[str, Tensor]

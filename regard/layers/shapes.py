@@ -96,7 +96,9 @@ def neighbourhoods(x: Tensor, heads: int, kernel: int, stride: int = 1) -> Tenso
 
     It is R² times as large as the picture.  Every S-th place has one; what lies around it is everything.
     """
-    x = F.unfold(x, kernel, padding=kernel // 2, stride=stride).unflatten(1, (heads, -1, kernel**2))  # (B, H, E, R · R, Y · X)
+    x = F.unfold(x, kernel, padding=kernel // 2, stride=stride).unflatten(
+        1, (heads, -1, kernel**2)
+    )  # (B, H, E, R · R, Y · X)
     return x.permute(0, 1, 4, 3, 2)
 
 

@@ -271,7 +271,9 @@ def test_a_photo_with_damaged_notes_is_read(notes):
 # Large ones
 
 
-@pytest.mark.parametrize("how", [{"compress_level": 1}, {"kind": "TIFF", "compression": "packbits"}], ids=["PNG", "TIFF"])
+@pytest.mark.parametrize(
+    "how", [{"compress_level": 1}, {"kind": "TIFF", "compression": "packbits"}], ids=["PNG", "TIFF"]
+)
 def test_100_megapixels_are_read_without_a_warning(how):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
