@@ -152,3 +152,23 @@ def test_a_classifier_of_film_reviews_begins_from_minilm(tmp_path, minilm):
     regard("import", str(minilm), "--to", "runs/minilm", cwd=tmp_path)
     regard("train", "sst2", "init=runs/minilm", cwd=tmp_path)
     assert learnt("runs/sst2", "test", "accuracy", tmp_path) >= 88
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("REGARD_DATA" not in os.environ, reason="set REGARD_DATA to a folder that holds fashion-mnist/")
+def test_a_small_vit_tells_clothes_apart(tmp_path):
+    """About 15 minutes on two cores."""
+    regard("train", "fashion-vit", cwd=tmp_path)
+    assert (
+        json.loads(regard("cost", "runs/fashion-vit", "--json", cwd=tmp_path))["runs/fashion-vit"]["parameters"]
+        <= 300_000
+    )
+    assert learnt("runs/fashion-vit", "test", "accuracy", tmp_path) >= 88.5
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("REGARD_DATA" not in os.environ, reason="set REGARD_DATA to a folder that holds cifar10/")
+def test_a_resnet_with_attention_tells_small_photos_apart(tmp_path):
+    """About 40 minutes on two cores."""
+    regard("train", "cifar10-attention-cnn", cwd=tmp_path)
+    assert learnt("runs/cifar10-attention-cnn", "test", "accuracy", tmp_path) >= 85
