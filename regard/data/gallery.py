@@ -7,19 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.config import DataConfig, nearest
-from regard.data.images import (
-    Album,
-    Bytes,
-    Images,
-    encode_images,
-    fit_square,
-    folder_pictures,
-    hold_out,
-    left_out,
-    named_album,
-    own_album,
-    stored_side,
-)
+from regard.data.albums import Album, folder_pictures, hold_out, left_out, named_album, own_album
+from regard.data.images import Images, encode_images, stored_side
+from regard.data.photo import Bytes, fit_square
 from regard.data.sources import SOURCES
 
 __all__ = ["Gallery", "fitting", "kept_side", "prepare", "read_split"]

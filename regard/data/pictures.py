@@ -18,7 +18,8 @@ from torch import Generator, Tensor
 from regard.config import DataConfig
 from regard.data.augment import augment, crop, erase, flip, mixup
 from regard.data.batch import Place
-from regard.data.images import Bytes, Images
+from regard.data.images import Images
+from regard.data.photo import Bytes
 from regard.data.store import Ints
 
 __all__ = ["Pictures", "all_pictures", "as_input", "in_turn", "pictures", "share_of"]

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from regard.data.batch import Place
-from regard.data.images import Bytes, Images
+from regard.data.images import Images
+from regard.data.photo import Bytes
 from regard.data.pictures import in_turn, share_of
 from regard.data.store import Ints
 from regard.data.windows import Windows

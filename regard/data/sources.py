@@ -20,7 +20,7 @@ from regard.config import nearest
 from regard.data.checksums import SHA256
 from regard.data.files import cache_folder, write_atomic
 
-__all__ = ["SOURCES", "Source", "locate", "prefix_of", "rows_of"]
+__all__ = ["SOURCES", "Source", "locate", "prefix_of"]
 
 
 class Source(NamedTuple):
@@ -38,7 +38,7 @@ class Source(NamedTuple):
     labels: tuple[str, ...] = ()  # names of the classes, by their number in the file
     unknown: str = ""  # what stands in the text for words that were left out
     parts: Mapping[str, tuple[int, int]] = {}  # split → from and to which per cent of the characters of its file
-    held: int = 0  # pictures at the end of train that are the valid split, if that has no file of its own
+    held: int = 0  # pictures of train that are the valid split, if that has no file of its own
     side: int = 0  # of its square pictures, in pixels
 
 
@@ -110,14 +110,6 @@ def locate(name: str, split: str, pair: str, text: str = "raw") -> list[Path]:
         [{"split": split, "lang": language} for language in languages] if "{lang}" in pattern else [{"split": split}]
     )
     return [_find(name, pattern.format(**f), source.url.get(text, "").format(**f)) for f in filled]
-
-
-def rows_of(name: str, split: str) -> slice:
-    """Which pictures of the file that `locate` finds are those of a split."""
-    held = SOURCES[name].held
-    if not held or split not in ("train", "valid"):
-        return slice(None)
-    return slice(None, -held) if split == "train" else slice(-held, None)
 
 
 def _pair(name: str, pair: str) -> str:

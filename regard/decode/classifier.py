@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.config import Run
 from regard.data.gallery import fitting, kept_side
-from regard.data.images import Bytes, read_picture
+from regard.data.photo import Bytes, read_picture
 from regard.data.pictures import as_input
 from regard.decode.reader import Guess
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.config import splits
 from regard.layers.cache import KeysValues
-from regard.layers.linear import Linear
+from regard.layers.linear import Linear, product
 from regard.layers.masks import causal_mask
 from regard.layers.shapes import join_heads, split_heads
 
@@ -119,7 +119,7 @@ class KeysUnbiased(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) → (..., 3 · inner)."""
-        return F.linear(x, self.weight, self.bias)
+        return product(x, self.weight, self.bias)
 
 
 class Cosine(nn.Module):

@@ -6,20 +6,39 @@ Shapes: N outputs, D width.
 import warnings
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Int8Linear", "Linear", "by_columns", "to_int8"]
+__all__ = ["Int8Linear", "Linear", "by_columns", "product", "to_int8"]
 
 
 # Processors without VNNI add products of bytes in 16 bits, which overflow unless the inputs have 7 bits.
 SEVEN_BITS = not getattr(torch.cpu, "_is_vnni_supported", lambda: False)()
 
 
+# oneDNN's product, with what follows it in the same pass: faster than the usual one if there is much to do, without a gradient.
+ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+MUCH = 1 << 24  # multiplications from which on it is worth its call
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, then: Literal["none", "gelu"] = "none") -> Tensor:
+    """A product, x W + b, and what follows it: (..., D), (N, D), (N,) → (..., N)."""
+    if (ONEDNN is None or torch.is_grad_enabled() or x.device.type != "cpu" or x.dtype != torch.float32
+            or x.numel() * len(weight) < MUCH):  # fmt: skip
+        y = F.linear(x, weight, bias)  # (..., N)
+        return F.gelu(y) if then == "gelu" else y
+    return ONEDNN(x, weight, bias, then, [], "none")
+
+
 class Linear(nn.Linear):
     """torch's linear layer, which also comes, whole or in part, as a plain function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) → (..., N)."""
+        return product(x, self.weight, self.bias)
 
     def at_hand(self, start: int = 0, stop: int | None = None) -> Callable[[Tensor], Tensor]:
         """A function for outputs `start` to `stop` - 1, (..., D) → (..., stop - start), with its weights at hand.

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.layers.linear import Linear
+from regard.layers.linear import Linear, product
 
 __all__ = ["MLP", "Activation", "GatedMLP", "gelu", "gelu_tanh"]
 
@@ -38,14 +38,20 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        return self.at_hand()(x.flatten(0, -2)).view_as(x)
+        x, shape = (
+            x.flatten(0, -2),
+            x.shape,
+        )  # an activation may work in place: a product of two matrices is nobody else's
+        if self.activation is gelu and isinstance(self.up, Linear):
+            hidden = product(x, self.up.weight, self.up.bias, "gelu")
+        else:
+            hidden = self.activation(self.up(x))
+        return self.down(hidden).view(shape)
 
     def at_hand(self) -> Callable[[Tensor], Tensor]:
         """The same as a plain function with its weights at hand: (R, D) → (R, D)."""
         up, activation, down = self.up.at_hand(), self.activation, self.down.at_hand()
-        return lambda x: down(
-            activation(up(x))
-        )  # it may work in place: a product of two matrices is read by nobody else
+        return lambda x: down(activation(up(x)))
 
 
 class GatedMLP(nn.Module):

@@ -15,7 +15,6 @@ Devlin et al. 2019, https://arxiv.org/abs/1810.04805
 Shapes: B batch, T tokens, D width, V vocabulary, C classes.
 """
 
-import math
 from functools import partial
 from typing import Any
 
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 
 from regard.config import STRICT, at_least, shares, splits
 from regard.layers.attention import Attention
+from regard.layers.beside import look_beside, places, width_for
 from regard.layers.block import EncoderBlock
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
@@ -124,29 +124,17 @@ class BERT(nn.Module):
 
     @torch.no_grad()
     def _look_beside(self) -> None:
-        """Start the heads of the first block looking at the places beside a token: one before, one after, two before, …
-
-        From random weights a masked model needs thousands of steps to find out that neighbours matter.  So a part of the width,
-        as wide as a head, starts as waves that tell places apart, where tokens start at zero and do not disturb them; a query
-        is its own place turned by the distance, a key the place as it is.  Training is free to change all of it.
-        """
-        c, width = self.config, self.config.dim // self.config.heads // 2 * 2
+        """Start the heads of the first block looking one place back, one ahead, two back, …"""
+        first = self.blocks[0].attn
+        width = width_for(first, axes=1)
         if not width:  # heads of one number tell no places apart
             return
-        rate, sharp = math.pi * (torch.arange(width // 2) + 0.5) / (width // 2), SHARP / width**0.25
-        angle = torch.arange(c.longest)[:, None] * rate  # (T, width / 2)
         for table in (self.tokens.weight, self.segments.weight):
             table[:, :width] = 0
         self.positions.table.zero_()
-        self.positions.table[:, :width] = 0.02 * torch.cat((angle.cos(), angle.sin()), 1)
-        query, key, _ = self.blocks[0].attn.qkv.weight.chunk(3)
-        for number, (q, k) in enumerate(zip(query.chunk(c.heads), key.chunk(c.heads), strict=True)):
-            distance = (number // 2 + 1) * (1 if number % 2 else -1)
-            q.zero_()
-            k.zero_()
-            cos, sin = (rate * distance).cos().diag(), (rate * distance).sin().diag()
-            q[:width, :width] = sharp * torch.cat((torch.cat((cos, -sin), 1), torch.cat((sin, cos), 1)))
-            k[:width, :width] = sharp * torch.eye(width)
+        self.positions.table[:, :width] = 0.02 * places([self.config.longest], width)
+        offsets = [[(number // 2 + 1) * (1 if number % 2 else -1)] for number in range(self.config.heads)]
+        look_beside(first, offsets, width, SHARP)
 
     @property
     def longest(self) -> int:

@@ -19,10 +19,16 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from regard.config import STRICT, at_least, at_most, shares, splits
-from regard.layers.positions import waves
+from regard.layers.beside import look_beside, places, width_for
 from regard.models.gpt import GPT, GPTConfig, State
 
 __all__ = ["SIZES", "Pixel", "PixelConfig"]
+
+
+# Rows and columns from the pixel to guess to the token to look at, which holds the pixel before its own place: above, above to
+# the left and right, two to the left, two above.  The one to the left needs no look: the token itself holds it.
+AROUND = ((-1, 1), (-1, 0), (-1, 2), (0, -1), (-2, 1), (0, -2), (-2, 2), (-2, 0))
+SHARP = 4.0  # how clearly heads look there before training
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -78,8 +84,21 @@ class Pixel(nn.Module):
         super().__init__()
         self.config, self.gpt = config, GPT(config.stack)
         self.output = self.gpt.output
-        with torch.no_grad():
-            self.gpt.embed.positions.table.copy_(0.1 * waves(config.image, config.dim))
+        self._look_beside()
+
+    @torch.no_grad()
+    def _look_beside(self) -> None:
+        """Start the heads of every block looking at the pixels around the one to guess."""
+        c, embed = self.config, self.gpt.embed
+        width = width_for(self.gpt.blocks[0].attn, axes=2)
+        if not width:  # heads of three numbers tell no places apart
+            return
+        embed.tokens.weight[:, :width] = 0
+        embed.positions.table.zero_()
+        embed.positions.table[:, :width] = 0.02 * places([c.image, c.image], width)
+        for number, block in enumerate(self.gpt.blocks):
+            offsets = [AROUND[(number * c.heads + head) % len(AROUND)] for head in range(c.heads)]
+            look_beside(block.attn, offsets, width, SHARP)
 
     @property
     def longest(self) -> int:

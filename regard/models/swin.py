@@ -41,7 +41,6 @@ from regard.layers.shapes import check_channels, join_heads, split_heads, to_pat
 
 __all__ = ["SIZES", "Block", "Swin", "SwinConfig", "cut", "received"]
 
-ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 AT_ONCE = 4096  # places that go through a stage at once if nothing is learnt from them: more do not stay in the cache
 
 
@@ -121,17 +120,6 @@ def padded(x: Tensor, side: int) -> Tensor:
     return F.pad(x, (0, 0, 0, right, 0, down)) if down or right else x
 
 
-def dense(layer: Linear | KeysUnbiased, x: Tensor, then: Literal["none", "gelu"] = "none") -> Tensor:
-    """A linear layer, and what follows it: (..., D) → (..., outputs).
-
-    On a CPU, oneDNN does both in one pass and its products are the faster ones; it has no gradient.
-    """
-    learns, known = torch.is_grad_enabled(), isinstance(layer, Linear | KeysUnbiased)  # other: with weights of one byte
-    if ONEDNN is None or learns or not known or x.device.type != "cpu" or x.dtype != torch.float32:
-        return gelu(layer(x)) if then == "gelu" else layer(x)
-    return ONEDNN(x, layer.weight, layer.bias, then, [], "none")
-
-
 Fit = Callable[[int, int, int, int], tuple[int, int]]  # (window, shift, rows, columns) → the window and shift to use
 
 
@@ -163,7 +151,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, Y, X, D) → (B, Y, X, D)."""
         x = self.around_attn(x, self.look)
-        return self.around_mlp(x, lambda h: dense(self.mlp.down, dense(self.mlp.up, h, "gelu")))
+        return self.around_mlp(x, self.mlp)
 
     def look(self, x: Tensor) -> Tensor:
         """Attention, each place within its window: (B, Y, X, D) → (B, Y, X, D)."""
@@ -172,10 +160,10 @@ class Block(nn.Module):
         there, back, mask = cut(rows, columns, window, shift, x.device)
         mask = mask if mask is None or batch == 1 else mask.repeat(batch, 1, 1, 1)  # (B · N, 1, M · M, M · M)
         h = padded(x, window).flatten(1, 2).index_select(1, there)  # (B, N · M · M, D)
-        h = dense(self.attn.qkv, h.view(-1, window**2, dim))  # (B · N, M · M, 3 D)
+        h = self.attn.qkv(h.view(-1, window**2, dim))  # (B · N, M · M, 3 D)
         q, k, v = split_heads(h, self.attn.heads, 3)  # (B · N, H, M · M, E)
         mixed = self.attn.look(q, KeysValues(k, v), bias=self.bias(window), mask=mask)
-        h = dense(self.attn.out, join_heads(mixed))  # (B · N, M · M, D)
+        h = self.attn.out(join_heads(mixed))  # (B · N, M · M, D)
         return h.view(batch, -1, dim).index_select(1, back).view(x.shape)
 
 

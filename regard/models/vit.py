@@ -17,6 +17,7 @@ Dosovitskiy et al. 2021, https://arxiv.org/abs/2010.11929
 Shapes: B batch, C channels, P side of a patch, Y X rows and columns of patches, T = 1 + Y · X tokens, D width.
 """
 
+from dataclasses import field
 from functools import partial
 from typing import Any, Literal
 
@@ -26,16 +27,20 @@ from torch import Tensor, nn
 
 from regard.config import STRICT, at_least, shares, splits
 from regard.layers.attention import Attention
+from regard.layers.beside import look_beside, places, width_for
 from regard.layers.block import EncoderBlock
+from regard.layers.conv import ConvNorm
 from regard.layers.dropout import Dropout, DropPath, rising
 from regard.layers.linear import Linear
 from regard.layers.mlp import MLP, gelu
 from regard.layers.norm import NormFirst
 from regard.layers.positions import LearnedGrid
-from regard.layers.shapes import check_channels, to_patches
+from regard.layers.shapes import check_channels, to_patches, to_tokens
 
 __all__ = ["SIZES", "ViT", "ViTConfig"]
 
+BESIDE = ((0, 1), (0, -1), (1, 0), (-1, 0), (0, 0), (1, 1), (-1, -1), (1, -1), (-1, 1))  # rows and columns away
+SHARP = 4.0  # how clearly heads look at a neighbour before training: four fifths of their weight
 EPS = 1e-12  # of all its norms; the weights that are about were trained with it
 
 
@@ -51,6 +56,7 @@ class ViTConfig:
     heads: int = 12
     widen: int = 4  # the mlp is this many times as wide
     classes: int = 1000
+    stem: list[int] = field(default_factory=list)  # channels of convolutions that see the picture first, if any
     pool: Literal["token", "mean"] = "token"  # what the classes are read from: a token of their own, or all patches
     dropout: float = 0.0  # on the embeddings, and in front of the classes
     drop_path: float = 0.0  # share of examples for which the last block's branches are left out; less for those before
@@ -62,6 +68,16 @@ class ViTConfig:
         shares(dropout=self.dropout, drop_path=self.drop_path)
         if self.image % self.patch:
             raise ValueError(tiles(self.image, self.patch))
+        if self.stem:
+            at_least(1, stem=min(self.stem))
+            if 2**self.halvings != self.patch or self.halvings > len(self.stem):
+                raise ValueError(f"stem {self.stem} does not make patches of {self.patch} pixels, each of its last convolutions "
+                                 f"halving the picture; patch may be a power of 2 up to {2 ** len(self.stem)}")  # fmt: skip
+
+    @property
+    def halvings(self) -> int:
+        """How many convolutions of the stem halve the picture."""
+        return self.patch.bit_length() - 1
 
 
 def tiles(image: int, patch: int) -> str:
@@ -80,13 +96,28 @@ SIZES = {  # base to huge: Table 1; tiny and small: Table 1 of https://arxiv.org
 }
 
 
+def stem(c: ViTConfig) -> nn.Sequential:
+    """3 × 3 convolutions, the last of which halve the picture: (B, C, Y · P, X · P) → (B, ·, Y, X).
+
+    The hybrid of section 3.1: patches of what convolutions found, not of pixels.  So few of them as in
+    https://arxiv.org/abs/2106.14881.
+    """
+    layers: list[nn.Module] = []
+    for number, (inputs, outputs) in enumerate(zip([c.channels, *c.stem], c.stem, strict=False)):
+        stride = 2 if number >= len(c.stem) - c.halvings else 1
+        layers += [ConvNorm(inputs, outputs, 3, stride), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers)
+
+
 class ViT(nn.Module):
     """`forward` returns the logits of the classes, `encode` a vector for each token."""
 
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.config = c = config
-        self.embed = Linear(c.channels * c.patch**2, c.dim)
+        features = c.stem[-1] if c.stem else c.channels * c.patch**2
+        self.stem = stem(c) if c.stem else None
+        self.embed = Linear(features, c.dim)
         self.token = nn.Parameter(torch.zeros(1, 1, c.dim)) if c.pool == "token" else None
         self.positions = LearnedGrid(c.dim, c.image // c.patch, before=int(c.pool == "token"))
         self.dropout = Dropout(c.dropout)
@@ -98,9 +129,25 @@ class ViT(nn.Module):
         self.end = nn.LayerNorm(c.dim, eps=EPS)
         self.classes = Linear(c.dim, c.classes)
         # As the released code starts: what patches give has the spread of pixels, and no class is likelier than another.
-        nn.init.trunc_normal_(self.embed.weight, std=(c.channels * c.patch**2) ** -0.5)
+        nn.init.trunc_normal_(self.embed.weight, std=features**-0.5)
         for weight in (self.embed.bias, self.classes.weight, self.classes.bias):
             nn.init.zeros_(weight)
+        self._look_beside()
+
+    @torch.no_grad()
+    def _look_beside(self) -> None:
+        """Start the heads of every block looking at the patches beside each patch."""
+        heads = self.config.heads
+        width = width_for(self.blocks[0].attn, axes=2)
+        if not width:  # heads of three numbers tell no places apart
+            return
+        self.embed.weight[:width] = 0
+        grid = self.positions.table[self.positions.before :]
+        grid.zero_()
+        grid[:, :width] = places([self.positions.side] * 2, width)
+        for number, block in enumerate(self.blocks):
+            offsets = [BESIDE[(number * heads + head) % len(BESIDE)] for head in range(heads)]
+            look_beside(block.attn, offsets, width, SHARP)
 
     def encode(self, x: Tensor) -> Tensor:
         """A vector for each token, the class token's first if there is one: (B, C, Y · P, X · P) → (B, T, D)."""
@@ -109,7 +156,11 @@ class ViT(nn.Module):
             if side % self.config.patch:
                 raise ValueError(tiles(side, self.config.patch))
         rows, columns = (side // self.config.patch for side in x.shape[2:])
-        x = self.embed(to_patches(x, self.config.patch))  # (B, Y · X, D)
+        if self.stem is None:
+            patches = to_patches(x, self.config.patch)  # (B, Y · X, C · P · P)
+        else:
+            patches = to_tokens(self.stem(x.contiguous(memory_format=torch.channels_last)))  # (B, Y · X, channels)
+        x = self.embed(patches)  # (B, Y · X, D)
         if self.token is not None:
             x = torch.cat((self.token.expand(len(x), -1, -1), x), 1)  # (B, T, D)
         x = self.dropout(x + self.positions(rows, columns))

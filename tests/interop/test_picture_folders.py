@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save, save_file
 from torch import nn
 
 from regard.config import DataConfig, Run, from_tables, load, to_toml
-from regard.data.images import fit_square
+from regard.data.photo import fit_square
 from regard.decode.classifier import Classifier
 from regard.decode.folder import load as open_run
 from regard.interop.hf import export_run, import_model, import_run
@@ -183,8 +183,9 @@ def test_a_grey_model_is_exported_with_one_mean(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("family", "config", "said"), [
     ("vit", ViTConfig(pool="mean"), r"^this vit has pool = 'mean'; .* has 'token': train it with model\.pool=token$"),
+    ("vit", ViTConfig(stem=[8, 8, 8, 8]), r"^this vit has stem = \[8, 8, 8, 8\]; .* has none: train it with model\.stem=\[\]$"),
     ("mvit", MViTConfig(), r"^no Hugging Face form of a 'mvit'; there is one of gpt, bert, .*, vit, swin"),
-], ids=["mean", "mvit"])  # fmt: skip
+], ids=["mean", "stem", "mvit"])  # fmt: skip
 def test_what_has_no_form_there_is_refused(family, config, said, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(describe(family, config, "0")))
     with pytest.raises(ValueError, match=said):

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from regard.layers.conv import fold_norms
 from regard.layers.positions import LearnedGrid
 from regard.layers.shapes import from_patches, to_patches
 from regard.models.vit import ViT, ViTConfig
@@ -73,6 +74,28 @@ def test_without_places_the_order_of_patches_does_not_matter():
     torch.testing.assert_close(model(shuffled), model(x))
     torch.nn.init.normal_(model.positions.table)
     assert not torch.allclose(model(shuffled), model(x))
+
+
+def test_a_stem_is_convolutions_whose_places_are_the_patches():
+    model, x = vit(stem=[5, 6, 7], image=16, pool="mean"), torch.randn(2, 3, 16, 8)
+    h = x
+    for layer, stride in zip(model.stem[::2], (1, 2, 2), strict=True):
+        norm = layer.norm
+        torch.nn.init.normal_(norm.running_mean)
+        h = F.conv2d(h, layer.conv.weight, stride=stride, padding=1)
+        h = F.batch_norm(h, norm.running_mean, norm.running_var, norm.weight, norm.bias).relu()
+    assert h.shape == (2, 7, 4, 2)
+    seen: list[torch.Tensor] = []
+    model.embed.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    before = model(x)
+    torch.testing.assert_close(seen[0], h.flatten(2).transpose(1, 2))
+    torch.testing.assert_close(fold_norms(model)(x), before, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("patch", "stem"), [(4, [8]), (6, [8, 8, 8])])
+def test_a_stem_that_does_not_make_the_patches_is_refused(patch, stem):
+    with pytest.raises(ValueError, match=rf"patch may be a power of 2 up to {2 ** len(stem)}"):
+        ViTConfig(**{**SMALL, "patch": patch, "stem": stem})
 
 
 def test_a_patch_that_does_not_tile_is_refused_with_sizes_that_do():

@@ -1,0 +1,76 @@
+"""Heads that start beside: each looks where its offset says, on a line, a grid and a picture read pixel by pixel."""
+
+import pytest
+import torch
+
+from regard.layers.attention import Attention
+from regard.layers.beside import look_beside, places, width_for
+from regard.layers.tap import watch
+from regard.models.pixel import Pixel, PixelConfig
+from regard.models.vit import BESIDE, ViT, ViTConfig
+
+
+@pytest.mark.parametrize("sides", [(30,), (7, 7), (28, 28), (5, 9)])
+def test_products_of_places_depend_on_offsets_alone_and_are_largest_at_none(sides):
+    table = places(sides, 32).view(*sides, 32)
+    near = table[tuple(slice(0, side - 1) for side in sides)].flatten(0, -2)
+    moved = table[tuple(slice(1, side) for side in sides)].flatten(0, -2)
+    torch.testing.assert_close(near @ near.T, moved @ moved.T, atol=1e-3, rtol=0)
+    assert (near @ near.T).argmax(1).tolist() == list(range(len(near)))
+
+
+def test_each_head_looks_its_offset_away_and_none_where_that_is_outside():
+    offsets, sides = [(0, 1), (-2, 0), (1, -1), (0, 0)], (6, 8)
+    attention = Attention(64, 4)
+    width = width_for(attention, axes=2)
+    assert width == 16
+    look_beside(attention, offsets, width, sharp=5.0)
+    x = torch.zeros(1, 48, 64)
+    x[0, :, :width] = places(sides, width)
+    x[0, :, width:] = torch.randn(48, 48)  # contents, which change nothing
+    with watch(torch.nn.ModuleList([attention])) as seen, torch.no_grad():
+        attention(x)
+    [weights] = seen["0"]
+    for (down, right), looks in zip(offsets, weights[0], strict=True):
+        for row in range(6):
+            for column in range(8):
+                there = (row + down, column + right)
+                if 0 <= there[0] < 6 and 0 <= there[1] < 8:
+                    assert int(looks[8 * row + column].argmax()) == 8 * there[0] + there[1]
+
+
+@pytest.mark.parametrize("changes", [{}, {"pool": "mean"}, {"stem": [8, 16]}])
+def test_before_training_a_vit_looks_at_the_patches_beside_each(changes):
+    torch.manual_seed(0)
+    model = ViT(
+        ViTConfig(**{"image": 24, "patch": 4, "dim": 96, "depth": 2, "heads": 4, "classes": 5, **changes})
+    ).eval()
+    with watch(model) as seen, torch.no_grad():
+        model(torch.randn(4, 3, 24, 24))
+    [weights] = seen["blocks.0.attn"]  # (4, 4, T, T)
+    weights = weights[..., -36:, -36:].unflatten(-1, (6, 6)).unflatten(-3, (6, 6))
+    for head, (down, right) in enumerate(BESIDE[:4]):
+        beside = [
+            weights[:, head, row, column, row + down, column + right] for row in range(1, 5) for column in range(1, 5)
+        ]
+        assert float(torch.stack(beside).mean()) > 0.5
+
+
+def test_before_training_the_pixel_model_looks_at_the_pixel_above():
+    torch.manual_seed(0)
+    model = Pixel(PixelConfig(image=10, channels=1, levels=4, dim=64, depth=1, heads=2)).eval()
+    with watch(model) as seen, torch.no_grad():
+        model(torch.randint(0, 4, (4, 100)))
+    [weights] = seen["gpt.blocks.0.attn"]  # (4, 2, 100, 100)
+    # Token t guesses pixel t and holds pixel t - 1; the pixel above is t - 10, which token t - 9 holds.
+    for place in (25, 47, 88):
+        assert float(weights[:, 0, place, place - 9].mean()) > 0.5
+        assert float(weights[:, 1, place, place - 10].mean()) > 0.5
+
+
+@pytest.mark.parametrize("make", [
+    lambda: ViT(ViTConfig(image=8, patch=4, dim=6, depth=1, heads=2, classes=3))(torch.randn(1, 3, 8, 8)),
+    lambda: Pixel(PixelConfig(image=4, channels=1, dim=6, depth=1, heads=2))(torch.zeros(1, 16, dtype=torch.long)),
+])  # fmt: skip
+def test_heads_too_narrow_for_places_are_left_as_they_are(make):
+    assert make().isfinite().all()
