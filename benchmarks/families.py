@@ -2,6 +2,7 @@
 
 For each recipe `cifar10-…` some steps are timed first; then it is trained, from the beginning, for as many steps as fit into
 the minutes given, its schedule ending there, and scored on the test pictures.  One after the other, nothing beside them.
+Minutes are those of its steps; evaluations are not counted.
 
     python benchmarks/families.py --minutes 10
 """
@@ -50,14 +51,28 @@ def train(recipe: str, minutes: float, runs: Path) -> dict[str, Any]:
     seconds = time_steps(recipe, runs / "trial")
     steps = max(200, round(60 * minutes / seconds))
     say(f"{recipe}: {1000 * seconds:.0f} ms a step, {steps:,} steps")
-    changes = (f"train.steps={steps}", f"train.warmup={min(300, steps // 10)}", f"train.eval_every={-(-steps // 4)}",
-               f"train.save_every={-(-steps // 2)}")  # fmt: skip
+    changes = (f"train.steps={steps}", f"train.warmup={min(300, steps // 10)}", f"train.eval_every={steps}", f"train.save_every={steps}")  # fmt: skip
     done = fit(load(recipe, changes, FAMILIES), runs / recipe, fresh=True)
     opened = open_run(done.folder)
     accuracy = score_split(opened, "test")[0].value
     size = picture_cost(opened.run.family, opened.run.model).whole.parameters
-    return {"recipe": recipe, "parameters": size, "steps": steps, "minutes": done.minutes, "accuracy": accuracy,
-            "pictures": steps * opened.run.train.images}  # fmt: skip
+    return {"recipe": recipe, "parameters": size, "steps": steps, "minutes": stepping(done.folder, opened.run.train.images),
+            "accuracy": accuracy, "pictures": steps * opened.run.train.images}  # fmt: skip
+
+
+def stepping(folder: Path, images: int) -> float:
+    """Minutes that the steps of a run took, from the speeds in its log."""
+    seconds, before = 0.0, 0
+    for line in logged(folder):
+        seconds += (line["step"] - before) * images / line["tokens_per_s"]
+        before = line["step"]
+    return seconds / 60
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    """What a run's log says of its steps."""
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [line for line in lines if "tokens_per_s" in line]
 
 
 def time_steps(recipe: str, folder: Path) -> float:
@@ -66,9 +81,8 @@ def time_steps(recipe: str, folder: Path) -> float:
                f"train.save_every={4 * TRIED}")  # fmt: skip
     start = time.monotonic()
     done = fit(load(recipe, changes, FAMILIES), folder, fresh=True)
-    last = [json.loads(line) for line in (done.folder / "log.jsonl").read_text().splitlines() if "lr" in line][-1]
     say(f"{recipe}: timed in {time.monotonic() - start:.0f} s")
-    return load(recipe, (), FAMILIES).train.images / float(last["tokens_per_s"])
+    return load(recipe, (), FAMILIES).train.images / float(logged(done.folder)[-1]["tokens_per_s"])
 
 
 def show(rows: list[dict[str, Any]], minutes: float) -> None:

@@ -285,16 +285,18 @@ def value_of(text: str) -> Any:
 def _choose(model: dict[str, Any], wanted: str, families: Mapping[str, Family]) -> None:
     """Take a size by its name.
 
-    One named with its family (`model=swin-tiny`) is that model whole: of the recipe's stays only which pictures it sees.
+    One named with its family (`model=swin-tiny`), or any of a family for pictures, is that model whole: of the recipe's stays
+    only which pictures it sees.
     """
     kind = next((kind for kind in families if wanted.startswith(f"{kind}-")), None)
     if kind is not None:
         known = [f"{kind}-{size}" for size in families[kind].sizes]
         if wanted not in known:
             raise ValueError(f"no model {wanted!r}{nearest(wanted, known)}; there is {', '.join(known)}")
-        for key in [key for key in model if key not in ("image", "channels")]:
-            del model[key]
         model["family"] = kind
+    if kind is not None or "image" in model:
+        for key in [key for key in model if key not in ("family", "image", "channels")]:
+            del model[key]
     model["size"] = wanted
 
 

@@ -100,8 +100,8 @@ def _one_line(mistake: Exception) -> str | None:
         return f"{mistake.format_message().rstrip('.')}; see regard {' '.join([*sys.argv[1:2], '--help'])}"
     if isinstance(mistake, ValueError):
         return str(mistake)
-    if isinstance(mistake, RuntimeError) and "allocate memory" in str(mistake):
-        return "there is not enough memory for it; use a smaller --beam or --batch, or train.tokens"
+    if isinstance(mistake, RuntimeError) and any(said in str(mistake) for said in ("allocate memory", "out of memory")):
+        return "there is not enough memory for it; use a smaller --beam or --batch, train.tokens or train.images, or model.image"
     if isinstance(mistake, OSError):
         full = mistake.errno in (errno.ENOSPC, errno.EDQUOT)
         what = (

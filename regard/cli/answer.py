@@ -32,7 +32,7 @@ from regard.cli.options import (
     TopP,
     Vectors,
 )
-from regard.cli.screen import counting, open_run, read_texts
+from regard.cli.screen import CHUNK, counting, open_run, read_texts
 
 __all__ = ["ask", "classify", "embed", "fill", "generate", "translate"]
 
@@ -224,7 +224,8 @@ def classify(
         raise ValueError(f"--top {top}; ask for 1 or more classes")
     reader = open_run(run, "classify", device, precision)
     done, pictures = 0, reader.run.task == "image"
-    with read_texts(texts, input_, "classifying") as (chunks, count):
+    few = reader.run.decode.batch if pictures else CHUNK  # so that a damaged picture takes few answers with it
+    with read_texts(texts, input_, "classifying", few) as (chunks, count):
         for chunk in chunks:
             if not pictures:
                 _say_cut(reader, chunk)

@@ -28,13 +28,15 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint, to the same bits.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Throw away an earlier run of the same name.")] = False,
 ) -> None:  # fmt: skip
-    """Learn a model from your data: pairs of sentences, text, or texts with classes.
+    """Learn a model from your data: pairs of sentences, text, texts with classes, or pictures.
 
     regard train multi30k train.steps=2000
 
     regard train sst2 init=runs/wikitext-bert
 
     regard train translate data.train=my.tsv data.valid=held.tsv
+
+    regard train images data.train=photos/
     """
     from regard.config import load
     from regard.models import FAMILIES

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 __all__ = ["AnswerTokens", "Beam", "Changes", "Checkpoint", "Device", "Head", "Input", "Json", "Layer", "Masked",
-           "NBest", "Out", "Penalty", "Picture", "Precision", "Questions", "Recipe", "RunFolder", "Sentences",
+           "NBest", "Out", "Penalty", "Picture", "Precision", "Questions", "Recipe", "RunFolder", "Sentences", "Sheet",
            "Split", "Stops", "Temperature", "Texts", "Together", "Tokens", "TopK", "TopP", "Vectors"]  # fmt: skip
 
 # fmt: off
@@ -29,7 +29,7 @@ Input = Annotated[Path | None, typer.Option(
 Out = Annotated[Path | None, typer.Option(help="The run's folder.  [default: runs/NAME]", show_default=False)]
 Picture = Annotated[Path | None, typer.Option(help="Draw to this .png, .svg, .pdf or .json file instead.", show_default=False)]
 Split = Annotated[str, typer.Option(
-    help="A split of the run's data (valid, test, test_2016_flickr), or a file of one's own.")]
+    help="A split of the run's data (valid, test, test_2016_flickr), or a file of one's own, of pictures a folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Beam = Annotated[int | None, typer.Option(
     help="Beginnings kept at each step; 1 is greedy.  [default: as the run says]", show_default=False)]

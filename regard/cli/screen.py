@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-__all__ = ["counting", "open_run", "read_texts"]
+__all__ = ["CHUNK", "counting", "open_run", "read_texts"]
 
 CHUNK = 1024  # texts read, answered and printed together
 
@@ -24,8 +24,10 @@ def open_run(run: str, verb: str, device: str, precision: str = "float32") -> An
 
 
 @contextmanager
-def read_texts(given: list[str] | None, file: Path | None, what: str) -> Iterator[tuple[Iterator[list[str]], Any]]:
-    """Texts from the command line, a file or standard input, in chunks, and a counter of those that are done."""
+def read_texts(
+    given: list[str] | None, file: Path | None, what: str, size: int = CHUNK
+) -> Iterator[tuple[Iterator[list[str]], Any]]:
+    """Texts from the command line, a file or standard input, in chunks of a size, and a counter of those that are done."""
     from regard.data.files import read_lines
 
     if given and file:
@@ -34,7 +36,7 @@ def read_texts(given: list[str] | None, file: Path | None, what: str) -> Iterato
     if asking:
         print("regard: type a text a line, Ctrl-D ends", file=sys.stderr)
     lines = iter(given) if given else read_lines(file or Path("-"))
-    size = 1 if asking else CHUNK
+    size = 1 if asking else size
     with counting(what, watched=not asking) as count:
         yield _some(iter(lambda: list(islice(lines, size)), [])), count
 

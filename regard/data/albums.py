@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from regard.data.photo import Bytes, fit_square, read_picture
+from regard.data.photo import Bytes, read_picture
 from regard.data.sources import SOURCES, locate
 from regard.data.store import Ints
 
@@ -176,12 +176,7 @@ def hold_out(folder: Path, files: Sequence[tuple[Path, str]]) -> tuple[list[tupl
 
 
 def own_album(
-    folder: Path,
-    files: Sequence[tuple[Path, str]],
-    labels: Sequence[str],
-    channels: int,
-    side: int,
-    fit: Callable[[Bytes, int], Bytes] = fit_square,
+    folder: Path, files: Sequence[tuple[Path, str]], labels: Sequence[str], read: Callable[[Path], Bytes]
 ) -> Album:
     """Own pictures, of the classes `labels`, by number; read by several threads."""
     number_of = {label: number for number, label in enumerate(labels)}
@@ -191,9 +186,6 @@ def own_album(
                 f"{file} is of class {label!r}, never seen in training; known are {', '.join(labels)}: "
                 f"rename its folder, or leave it out"
             )
-
-    def read(file: Path) -> Bytes:
-        return fit(read_picture(file, channels, side), side)
 
     stamps = [(_relative(file, folder), (s := file.stat()).st_size, s.st_mtime_ns) for file, _ in files]
     return Album(

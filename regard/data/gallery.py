@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from regard.config import DataConfig, nearest
 from regard.data.albums import Album, folder_pictures, hold_out, left_out, named_album, own_album
 from regard.data.images import Images, encode_images, stored_side
-from regard.data.photo import Bytes, fit_square
+from regard.data.photo import Bytes, fit_square, read_picture
 from regard.data.sources import SOURCES
 
-__all__ = ["Gallery", "fitting", "kept_side", "prepare", "read_split"]
+__all__ = ["Gallery", "fitting", "kept_side", "prepare", "read_split", "squared"]
 
 FEW = 20  # classes that are named before training
 CHANGES = ("crop", "flip", "augment", "mixup", "erase", "mean", "std", "side")  # that pixels do not know
@@ -47,19 +47,20 @@ def read_split(
     """One split by name, or a folder of one's own, stored; `labels` are the classes, by number."""
     _check(config, task)
     named = config.source in SOURCES and (split == "valid" or split in SOURCES[config.source].splits)
-    side = model.image
-    if task == "image":
-        side = config.side or stored_side(model.image, SOURCES[config.source].side if named else None)
+    side = kept_side(config, model.image) if task == "image" else model.image
     if side < model.image:
         raise ValueError(
             f"data.side={side} is less than the {model.image} pixels that the model sees; use as many or more"
         )
-    fit = partial(fit_square, seen=model.image, fit=config.fit, resample=config.resample)
     if named:
         album = named_album(config.source, split, model.channels)
     else:
-        album = _own(config, split, labels, partial(own_album, channels=model.channels, side=side, fit=fit))
-    heard, how = partial(progress, f"reading {album.name}"), [album.identity, model.image, config.fit, config.resample]
+        album = _own(config, split, labels, partial(squared, config, model.image, model.channels, side))
+    heard, how = (
+        partial(progress, f"reading {album.name}"),
+        [album.identity, model.image, config.fit, config.resample, config.side],
+    )
+    fit = fitting(config, model.image)
     images = encode_images(album.pictures, album.labels, album.name, how, side, model.channels, heard, fit)
     say(f"{album.name}: {len(images):,} pictures, kept as {side} × {side} pixels")
     return images
@@ -75,7 +76,13 @@ def fitting(config: DataConfig, image: int) -> Callable[[Bytes, int], Bytes]:
     return partial(fit_square, seen=image, fit=config.fit, resample=config.resample)
 
 
-def _own(config: DataConfig, split: str, labels: Sequence[str], read: Callable[..., Album]) -> Album:
+def squared(config: DataConfig, image: int, channels: int, side: int, file: Path) -> Bytes:
+    """A picture file as a square of so many pixels, of which a model sees `image`: (S, S, C), in training as in answers."""
+    # A side that is asked for is another program's, which scales in one step; else a large picture may come smaller: faster.
+    return fitting(config, image)(read_picture(file, channels, None if config.side else side), side)
+
+
+def _own(config: DataConfig, split: str, labels: Sequence[str], read: Callable[[Path], Bytes]) -> Album:
     """Pictures of one's own; a tenth of those to learn from is held out if there are no others."""
     place = {"train": config.train, "valid": config.valid or config.train}.get(split, split)
     if not place:
@@ -90,7 +97,7 @@ def _own(config: DataConfig, split: str, labels: Sequence[str], read: Callable[.
     found, files = folder_pictures(folder, least=1)
     if split in ("train", "valid") and not config.valid:
         files = hold_out(folder, files)[split == "valid"]
-    album = read(folder, files, labels or found)
+    album = own_album(folder, files, labels or found, read)
     return album._replace(name=f"{album.name}, held out" if split == "valid" and not config.valid else album.name)
 
 

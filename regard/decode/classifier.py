@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from regard.config import Run
-from regard.data.gallery import fitting, kept_side
-from regard.data.photo import Bytes, read_picture
+from regard.data.gallery import fitting, kept_side, squared
+from regard.data.photo import Bytes
 from regard.data.pictures import as_input
 from regard.decode.reader import Guess
 
@@ -62,8 +62,8 @@ class Classifier:
         c, how = self.run.model, self.run.data
         side = kept_side(how, c.image)
         if isinstance(picture, str | Path):
-            picture = read_picture(Path(picture), c.channels, None if how.side else side)
-        elif picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != c.channels or not picture.size:
+            return squared(how, c.image, c.channels, side, Path(picture))
+        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != c.channels or not picture.size:
             raise ValueError(
                 f"an array of {picture.dtype}, {picture.shape}; wanted bytes (uint8), rows × columns × {c.channels}"
             )

@@ -20,6 +20,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 
 __all__ = [
     "BOTH",
+    "NOWHERE",
     "ROW",
     "SAME",
     "THEIRS",
@@ -50,6 +51,9 @@ class Way(NamedTuple):
 SAME = Way(lambda x: x, lambda x: x)
 TURNED = Way(lambda x: x.T, lambda x: x.T)  # there a product is x W, here x Wᵀ
 ROW = Way(lambda x: x[0], lambda x: x[None])  # there (1, V), here (V,)
+
+
+NOWHERE = ""  # the name of what they do not have, and is zero here
 
 
 class Names(NamedTuple):

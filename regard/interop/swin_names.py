@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.interop.names import BOTH, SAME, Described, Names, Theirs, Way, Weights, classes_of, make, same
+from regard.interop.names import BOTH, NOWHERE, SAME, Described, Names, Theirs, Way, Weights, classes_of, make, same
 from regard.models.swin import Swin, SwinConfig
 
 __all__ = ["THEIRS_SWIN", "swin_names"]
@@ -86,7 +86,7 @@ def _block_names(ours: str, theirs: str, second: bool) -> Iterator[Names]:
         yield Names(f"{ours}.mlp.down.{kind}", (f"{theirs}.output.dense.{kind}",))
         yield Names(f"{ours}.around_mlp.norm.{kind}", (f"{theirs}.layernorm_after.{kind}",))
     if second:
-        yield Names(f"{ours}.attn.qkv.query_value", (f"{look}.query.bias", f"{look}.value.bias"))
+        yield Names(f"{ours}.attn.qkv.bias", (f"{look}.query.bias", NOWHERE, f"{look}.value.bias"))
         yield Names(f"{ours}.attn.prepare.temperature", (f"{look}.logit_scale",))
         for kind in BOTH:
             yield Names(f"{ours}.bias.up.{kind}", (f"{look}.continuous_position_bias_mlp.0.{kind}",))

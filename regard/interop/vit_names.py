@@ -33,8 +33,8 @@ def _vit_config(said: Described, weights: Weights) -> ViTConfig:
 def _vit_describe(c: ViTConfig) -> dict[str, Any]:
     if c.pool != "token":
         raise ValueError(f"this vit has pool = {c.pool!r}; Hugging Face's has 'token': train it with model.pool=token")
-    if c.stem:
-        raise ValueError(f"this vit has stem = {c.stem}; Hugging Face's has none: train it with model.stem=[]")
+    if c.convs:
+        raise ValueError(f"this vit has convs = {c.convs}; Hugging Face's has none: train it with 'model.convs=[]'")
     return {"model_type": "vit", "architectures": ["ViTForImageClassification"], "image_size": c.image,
             "patch_size": c.patch, "num_channels": c.channels, "hidden_size": c.dim, "num_hidden_layers": c.depth,
             "num_attention_heads": c.heads, "intermediate_size": c.widen * c.dim, "hidden_act": "gelu",

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from regard.config import nearest
 from regard.data.files import write_atomic
 from regard.data.tokenizer import Marks
+from regard.interop.names import NOWHERE, Names, Theirs
 from regard.interop.names import THEIRS as THEIRS_TEXT
-from regard.interop.names import Names, Theirs
 from regard.interop.resnet_names import THEIRS_RESNET
 from regard.interop.swin_names import THEIRS_SWIN
 from regard.interop.vit_names import THEIRS_VIT
@@ -126,7 +126,8 @@ def write_weights(family: str, config: Any, model: nn.Module, folder: Path, untr
         if one.ours.startswith(lacking):
             continue
         for name, part in zip(one.theirs, ours[one.ours].chunk(len(one.theirs)), strict=True):
-            weights[name.removeprefix(cut)] = one.way.there(part).contiguous()
+            if name != NOWHERE:
+                weights[name.removeprefix(cut)] = one.way.there(part).contiguous()
     for name in [
         name for name in weights if name.endswith(".running_var")
     ]:  # a count that stands beside, and is never read
@@ -255,6 +256,9 @@ def _fill(model: nn.Module, weights: dict[str, Tensor], theirs: Theirs, config: 
         if one.ours.startswith(tuple(f"{head}." for head in absent)):
             continue
         for name, part in zip(one.theirs, ours[one.ours].chunk(len(one.theirs)), strict=True):
+            if name == NOWHERE:
+                part.zero_()
+                continue
             if name not in weights:
                 raise ValueError(f"there is no tensor {name}; it is not the {theirs.family} its config.json describes")
             wanted, found = one.way.there(part).shape, weights[name]

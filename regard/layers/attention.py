@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.config import splits
 from regard.layers.cache import KeysValues
-from regard.layers.linear import Linear, product
+from regard.layers.linear import Linear, multiply
 from regard.layers.masks import causal_mask
 from regard.layers.shapes import join_heads, split_heads
 
@@ -99,27 +99,30 @@ def _folded(
 
 
 class KeysUnbiased(nn.Module):
-    """Queries, keys and values in one product, of which the keys have no bias, as in the released code of Swin V2."""
+    """Queries, keys and values in one product, of which the keys have no bias, as in the released code of Swin V2.
+
+    There is one, for the counts of its sizes include it, but it stays at zero.
+    """
 
     def __init__(self, dim: int, outputs: int, bias: bool = True):
         super().__init__()
         assert bias, "without any bias, `Linear` does the same"
         self.weight = nn.Parameter(torch.empty(outputs, dim))  # rows: queries, keys, values
-        self.query_value = nn.Parameter(torch.zeros(outputs // 3 * 2))  # biases of queries, then of values
+        self.bias = nn.Parameter(torch.zeros(outputs))
 
     @property
-    def bias(self) -> Tensor:
-        """One for each row, of the keys 0."""
-        query, value = self.query_value.chunk(2)
-        return torch.cat((query, torch.zeros_like(query), value))
+    def used(self) -> Tensor:
+        """The biases, those of the keys 0."""
+        query, key, value = self.bias.chunk(3)
+        return torch.cat((query, torch.zeros_like(key), value))
 
     def at_hand(self, start: int = 0, stop: int | None = None) -> Callable[[Tensor], Tensor]:
         """A function for outputs `start` to `stop` - 1, as `Linear` has one."""
-        return partial(F.linear, weight=self.weight[start:stop], bias=self.bias[start:stop])
+        return partial(F.linear, weight=self.weight[start:stop], bias=self.used[start:stop])
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) → (..., 3 · inner)."""
-        return product(x, self.weight, self.bias)
+        return multiply(x, self.weight, self.used)
 
 
 class Cosine(nn.Module):

@@ -6,13 +6,12 @@ Shapes: N outputs, D width.
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Int8Linear", "Linear", "by_columns", "product", "to_int8"]
+__all__ = ["Activation", "Int8Linear", "Linear", "by_columns", "multiply", "to_int8"]
 
 
 # Processors without VNNI add products of bytes in 16 bits, which overflow unless the inputs have 7 bits.
@@ -23,22 +22,26 @@ SEVEN_BITS = not getattr(torch.cpu, "_is_vnni_supported", lambda: False)()
 ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 MUCH = 1 << 24  # multiplications from which on it is worth its call
 
+Activation = Callable[[Tensor], Tensor]
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None, then: Literal["none", "gelu"] = "none") -> Tensor:
+FUSED: dict[Activation | None, str] = {None: "none", F.gelu: "gelu", torch.relu_: "relu"}  # what it calls them
+
+
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, then: Activation | None = None) -> Tensor:
     """A product, x W + b, and what follows it: (..., D), (N, D), (N,) → (..., N)."""
     if (ONEDNN is None or torch.is_grad_enabled() or x.device.type != "cpu" or x.dtype != torch.float32
-            or x.numel() * len(weight) < MUCH):  # fmt: skip
+            or x.numel() * len(weight) < MUCH or then not in FUSED):  # fmt: skip
         y = F.linear(x, weight, bias)  # (..., N)
-        return F.gelu(y) if then == "gelu" else y
-    return ONEDNN(x, weight, bias, then, [], "none")
+        return y if then is None else then(y)
+    return ONEDNN(x, weight, bias, FUSED[then], [], "none")
 
 
 class Linear(nn.Linear):
-    """torch's linear layer, which also comes, whole or in part, as a plain function."""
+    """torch's linear layer with what follows it, which also comes, whole or in part, as a plain function."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, then: Activation | None = None) -> Tensor:
         """(..., D) → (..., N)."""
-        return product(x, self.weight, self.bias)
+        return multiply(x, self.weight, self.bias, then)
 
     def at_hand(self, start: int = 0, stop: int | None = None) -> Callable[[Tensor], Tensor]:
         """A function for outputs `start` to `stop` - 1, (..., D) → (..., stop - start), with its weights at hand.
@@ -81,9 +84,10 @@ class Int8Linear(nn.Module):
         packed = self.pack(start, self.outputs if stop is None else stop)
         return partial(torch.ops.quantized.linear_dynamic.default, W_prepack=packed, reduce_range=SEVEN_BITS)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, then: Activation | None = None) -> Tensor:
         """(..., D) → (..., N)."""
-        return self.at_hand()(x)
+        y = self.at_hand()(x)
+        return y if then is None else then(y)
 
 
 def to_int8(model: nn.Module) -> nn.Module:

@@ -10,11 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.layers.linear import Linear, product
+from regard.layers.linear import Activation, Linear
 
 __all__ = ["MLP", "Activation", "GatedMLP", "gelu", "gelu_tanh"]
-
-Activation = Callable[[Tensor], Tensor]
 
 gelu: Activation = F.gelu  # x Φ(x), https://arxiv.org/abs/1606.08415
 gelu_tanh: Activation = partial(
@@ -38,15 +36,9 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        x, shape = (
-            x.flatten(0, -2),
-            x.shape,
-        )  # an activation may work in place: a product of two matrices is nobody else's
-        if self.activation is gelu and isinstance(self.up, Linear):
-            hidden = product(x, self.up.weight, self.up.bias, "gelu")
-        else:
-            hidden = self.activation(self.up(x))
-        return self.down(hidden).view(shape)
+        return self.down(self.up(x.flatten(0, -2), self.activation)).view_as(
+            x
+        )  # it may work in place: its input is its own
 
     def at_hand(self) -> Callable[[Tensor], Tensor]:
         """The same as a plain function with its weights at hand: (R, D) → (R, D)."""

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from regard.config import STRICT, at_least, shares, splits
 from regard.layers.attention import Attention
-from regard.layers.beside import look_beside, places, width_for
+from regard.layers.beside import start_beside
 from regard.layers.block import EncoderBlock
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
@@ -120,21 +120,10 @@ class BERT(nn.Module):
                 nn.init.normal_(part.weight, std=0.02)
             if isinstance(part, nn.Linear):
                 nn.init.zeros_(part.bias)
-        self._look_beside()
-
-    @torch.no_grad()
-    def _look_beside(self) -> None:
-        """Start the heads of the first block looking one place back, one ahead, two back, …"""
-        first = self.blocks[0].attn
-        width = width_for(first, axes=1)
-        if not width:  # heads of one number tell no places apart
-            return
-        for table in (self.tokens.weight, self.segments.weight):
-            table[:, :width] = 0
-        self.positions.table.zero_()
-        self.positions.table[:, :width] = 0.02 * places([self.config.longest], width)
-        offsets = [[(number // 2 + 1) * (1 if number % 2 else -1)] for number in range(self.config.heads)]
-        look_beside(first, offsets, width, SHARP)
+        back_and_ahead = [[steps] for distance in range(1, c.heads + 1) for steps in (-distance, distance)]
+        first: Any = self.blocks[0].attn
+        start_beside([first], self.positions.table, [self.tokens.weight, self.segments.weight], [c.longest], back_and_ahead,
+                     SHARP, 0.02)  # fmt: skip
 
     @property
     def longest(self) -> int:

@@ -14,12 +14,11 @@ A colour is one of `levels` in each channel, numbered; the start has a number of
 Shapes: B batch, T = 1 + pixels, D width, V = levels ** channels + 1 colours and the start.
 """
 
-import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from regard.config import STRICT, at_least, at_most, shares, splits
-from regard.layers.beside import look_beside, places, width_for
+from regard.layers.beside import start_beside
 from regard.models.gpt import GPT, GPTConfig, State
 
 __all__ = ["SIZES", "Pixel", "PixelConfig"]
@@ -84,21 +83,9 @@ class Pixel(nn.Module):
         super().__init__()
         self.config, self.gpt = config, GPT(config.stack)
         self.output = self.gpt.output
-        self._look_beside()
-
-    @torch.no_grad()
-    def _look_beside(self) -> None:
-        """Start the heads of every block looking at the pixels around the one to guess."""
-        c, embed = self.config, self.gpt.embed
-        width = width_for(self.gpt.blocks[0].attn, axes=2)
-        if not width:  # heads of three numbers tell no places apart
-            return
-        embed.tokens.weight[:, :width] = 0
-        embed.positions.table.zero_()
-        embed.positions.table[:, :width] = 0.02 * places([c.image, c.image], width)
-        for number, block in enumerate(self.gpt.blocks):
-            offsets = [AROUND[(number * c.heads + head) % len(AROUND)] for head in range(c.heads)]
-            look_beside(block.attn, offsets, width, SHARP)
+        embed = self.gpt.embed
+        start_beside([block.attn for block in self.gpt.blocks], embed.positions.table, [embed.tokens.weight],
+                     [config.image, config.image], AROUND, SHARP, 0.02)  # fmt: skip
 
     @property
     def longest(self) -> int:

@@ -17,10 +17,12 @@ elsewhere, what one window knows reaches the next.  A merge makes one place of f
 Shapes: B batch, C channels, Y X rows and columns of a grid, N windows, M side of a window, D width, H heads, E width of one head.
 """
 
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import field
 from functools import lru_cache, partial
+from itertools import count
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -75,6 +77,27 @@ class SwinConfig:
         at_least(0, **{f"measures[{i}]": window for i, window in enumerate(self.measures)})
         for i, heads in enumerate(self.heads):
             splits(self.dim * 2**i, heads)
+
+    def tiles(self, image: int) -> bool:
+        """Whether patches, windows and merges divide a picture of so many pixels a side without rest."""
+        side, rest = divmod(image, self.patch)
+        for _ in self.depths:
+            if rest or not side or (side > self.window and side % self.window):  # a smaller grid is one window
+                return False
+            side, rest = divmod(side, 2)
+        return True
+
+    @property
+    def advice(self) -> str:
+        """What is to be said before training, if anything."""
+        if self.tiles(self.image):
+            return ""
+        windows = [n for n in range(self.window, 1, -1) if dataclasses.replace(self, window=n).tiles(self.image)]
+        sides = [next(filter(self.tiles, range(self.image, 0, -1)), 0), next(filter(self.tiles, count(self.image)))]
+        fits = [f"model.window={windows[0]}"] if windows else []
+        fits += [f"model.image={side}" for side in sides if side]
+        return (f"windows of {self.window} do not tile a picture of {self.image} pixels, and its edges are filled up, which "
+                f"costs time; {' or '.join(fits)} would tile")  # fmt: skip
 
 
 _V2 = partial(SwinConfig, image=256, window=8, version="v2")
@@ -228,8 +251,8 @@ class Swin(nn.Module):
         for part in self.modules():
             if isinstance(part, nn.Linear | KeysUnbiased):
                 nn.init.trunc_normal_(part.weight, std=0.02)
-            if isinstance(part, nn.Linear) and part.bias is not None:
-                nn.init.zeros_(part.bias)
+                if part.bias is not None:
+                    nn.init.zeros_(part.bias)
             if isinstance(part, NormBranch):  # as in the released code, a block of V2 begins by changing nothing
                 for p in part.norm.parameters():
                     nn.init.zeros_(p)

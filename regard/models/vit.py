@@ -11,7 +11,7 @@ Dosovitskiy et al. 2021, https://arxiv.org/abs/2010.11929
     class token, patches + places
                  │ one linear layer
        ┌──┬──┬──┐
-       ├──┼──┼──┤ squares of P × P pixels
+       ├──┼──┼──┤ squares of P × P pixels, or what a few convolutions found in them
        └──┴──┴──┘
 
 Shapes: B batch, C channels, P side of a patch, Y X rows and columns of patches, T = 1 + Y · X tokens, D width.
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from regard.config import STRICT, at_least, shares, splits
 from regard.layers.attention import Attention
-from regard.layers.beside import look_beside, places, width_for
+from regard.layers.beside import start_beside
 from regard.layers.block import EncoderBlock
 from regard.layers.conv import ConvNorm
 from regard.layers.dropout import Dropout, DropPath, rising
@@ -56,7 +56,7 @@ class ViTConfig:
     heads: int = 12
     widen: int = 4  # the mlp is this many times as wide
     classes: int = 1000
-    stem: list[int] = field(default_factory=list)  # channels of convolutions that see the picture first, if any
+    convs: list[int] = field(default_factory=list)  # channels of convolutions that see the picture first, if any
     pool: Literal["token", "mean"] = "token"  # what the classes are read from: a token of their own, or all patches
     dropout: float = 0.0  # on the embeddings, and in front of the classes
     drop_path: float = 0.0  # share of examples for which the last block's branches are left out; less for those before
@@ -68,15 +68,16 @@ class ViTConfig:
         shares(dropout=self.dropout, drop_path=self.drop_path)
         if self.image % self.patch:
             raise ValueError(tiles(self.image, self.patch))
-        if self.stem:
-            at_least(1, stem=min(self.stem))
-            if 2**self.halvings != self.patch or self.halvings > len(self.stem):
-                raise ValueError(f"stem {self.stem} does not make patches of {self.patch} pixels, each of its last convolutions "
-                                 f"halving the picture; patch may be a power of 2 up to {2 ** len(self.stem)}")  # fmt: skip
+        if self.convs:
+            at_least(1, convs=min(self.convs))
+            if 2**self.halvings != self.patch or self.halvings > len(self.convs):
+                raise ValueError(f"convs {self.convs} do not make patches of {self.patch} pixels, the last of them halving the "
+                                 f"picture each; use a patch of {' or '.join(str(2**n) for n in range(len(self.convs) + 1))}, "
+                                 f"or 'model.convs=[]' for patches of pixels")  # fmt: skip
 
     @property
     def halvings(self) -> int:
-        """How many convolutions of the stem halve the picture."""
+        """How many of the convolutions halve the picture."""
         return self.patch.bit_length() - 1
 
 
@@ -96,17 +97,35 @@ SIZES = {  # base to huge: Table 1; tiny and small: Table 1 of https://arxiv.org
 }
 
 
-def stem(c: ViTConfig) -> nn.Sequential:
-    """3 × 3 convolutions, the last of which halve the picture: (B, C, Y · P, X · P) → (B, ·, Y, X).
+class Cut(nn.Module):
+    """Patches of pixels."""
 
-    The hybrid of section 3.1: patches of what convolutions found, not of pixels.  So few of them as in
-    https://arxiv.org/abs/2106.14881.
+    def __init__(self, c: ViTConfig):
+        super().__init__()
+        self.side, self.features = c.patch, c.channels * c.patch**2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, Y · P, X · P) → (B, Y · X, C · P · P)."""
+        return to_patches(x, self.side)
+
+
+class Convolved(nn.Module):
+    """Patches of what convolutions found: the hybrid of section 3.1, with as few of them as https://arxiv.org/abs/2106.14881.
+
+    They are 3 × 3, and the last ones halve the picture.
     """
-    layers: list[nn.Module] = []
-    for number, (inputs, outputs) in enumerate(zip([c.channels, *c.stem], c.stem, strict=False)):
-        stride = 2 if number >= len(c.stem) - c.halvings else 1
-        layers += [ConvNorm(inputs, outputs, 3, stride), nn.ReLU(inplace=True)]
-    return nn.Sequential(*layers)
+
+    def __init__(self, c: ViTConfig):
+        super().__init__()
+        self.features, layers = c.convs[-1], list[nn.Module]()
+        for number, (inputs, outputs) in enumerate(zip([c.channels, *c.convs], c.convs, strict=False)):
+            stride = 2 if number >= len(c.convs) - c.halvings else 1
+            layers += [ConvNorm(inputs, outputs, 3, stride), nn.ReLU(inplace=True)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, Y · P, X · P) → (B, Y · X, features)."""
+        return to_tokens(self.layers(x.contiguous(memory_format=torch.channels_last)))  # faster than row by row
 
 
 class ViT(nn.Module):
@@ -115,9 +134,8 @@ class ViT(nn.Module):
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.config = c = config
-        features = c.stem[-1] if c.stem else c.channels * c.patch**2
-        self.stem = stem(c) if c.stem else None
-        self.embed = Linear(features, c.dim)
+        self.patches = Convolved(c) if c.convs else Cut(c)
+        self.embed = Linear(self.patches.features, c.dim)
         self.token = nn.Parameter(torch.zeros(1, 1, c.dim)) if c.pool == "token" else None
         self.positions = LearnedGrid(c.dim, c.image // c.patch, before=int(c.pool == "token"))
         self.dropout = Dropout(c.dropout)
@@ -128,26 +146,13 @@ class ViT(nn.Module):
         )  # fmt: skip
         self.end = nn.LayerNorm(c.dim, eps=EPS)
         self.classes = Linear(c.dim, c.classes)
-        # As the released code starts: what patches give has the spread of pixels, and no class is likelier than another.
-        nn.init.trunc_normal_(self.embed.weight, std=features**-0.5)
+        # As the released code starts: what patches give has their spread, and no class is likelier than another.
+        nn.init.trunc_normal_(self.embed.weight, std=self.patches.features**-0.5)
         for weight in (self.embed.bias, self.classes.weight, self.classes.bias):
             nn.init.zeros_(weight)
-        self._look_beside()
-
-    @torch.no_grad()
-    def _look_beside(self) -> None:
-        """Start the heads of every block looking at the patches beside each patch."""
-        heads = self.config.heads
-        width = width_for(self.blocks[0].attn, axes=2)
-        if not width:  # heads of three numbers tell no places apart
-            return
-        self.embed.weight[:width] = 0
-        grid = self.positions.table[self.positions.before :]
-        grid.zero_()
-        grid[:, :width] = places([self.positions.side] * 2, width)
-        for number, block in enumerate(self.blocks):
-            offsets = [BESIDE[(number * heads + head) % len(BESIDE)] for head in range(heads)]
-            look_beside(block.attn, offsets, width, SHARP)
+        looks: Any = [block.attn for block in self.blocks]
+        start_beside(looks, self.positions.table[self.positions.before :], [self.embed.weight.T], [self.positions.side] * 2,
+                     BESIDE, SHARP, 1.0)  # fmt: skip
 
     def encode(self, x: Tensor) -> Tensor:
         """A vector for each token, the class token's first if there is one: (B, C, Y · P, X · P) → (B, T, D)."""
@@ -156,11 +161,7 @@ class ViT(nn.Module):
             if side % self.config.patch:
                 raise ValueError(tiles(side, self.config.patch))
         rows, columns = (side // self.config.patch for side in x.shape[2:])
-        if self.stem is None:
-            patches = to_patches(x, self.config.patch)  # (B, Y · X, C · P · P)
-        else:
-            patches = to_tokens(self.stem(x.contiguous(memory_format=torch.channels_last)))  # (B, Y · X, channels)
-        x = self.embed(patches)  # (B, Y · X, D)
+        x = self.embed(self.patches(x))  # (B, Y · X, D)
         if self.token is not None:
             x = torch.cat((self.token.expand(len(x), -1, -1), x), 1)  # (B, T, D)
         x = self.dropout(x + self.positions(rows, columns))

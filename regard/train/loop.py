@@ -153,6 +153,8 @@ def _begin(run: Run, folder: Path, fresh: bool, console: Console, team: Team) ->
     if run.init and not (going_on and any((folder / "checkpoints").glob("step-*"))):
         fill(model, Path(run.init) / "model.safetensors", fresh="classes.")  # before anything is thrown away
         say(f"begins with the weights of {run.init}")
+    if not run.init and (advice := getattr(run.model, "advice", "")):
+        say(advice)
     if len(members(run.data)) > 1 and run.train.accumulate * team.size < 4:
         say("a batch holds texts of one length, and so often of one set: a step of several learns better, such as with "
             "train.tokens=1024 train.accumulate=4")  # fmt: skip

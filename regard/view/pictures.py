@@ -84,7 +84,7 @@ def look_at(
     if not looks:
         raise ValueError(
             f"{classifier.run.name} is a {classifier.run.family} without attention; there is nothing to show: "
-            f"train one with model.attention=[2], or a vit or a swin"
+            f"train one with 'model.attention=[2]', or a vit or a swin"
         )
     _check("layer", layer, len(looks), "this model")
     layer = layer or len(looks)

@@ -31,6 +31,10 @@ def noise(y=12, x=18, channels=3, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (y, x, channels), dtype=np.uint8)
 
 
+def reading(channels, side):
+    return lambda file: fit_square(read_picture(file, channels, side), side)
+
+
 def smooth(y, x, seed=0):
     """A picture without fine detail or loud colours, so that JPEG keeps it."""
     small = Image.fromarray(noise(3, 3, seed=seed) // 4 + 96)
@@ -612,7 +616,7 @@ def test_a_class_of_one_picture_cannot_be_held_out(tmp_path):
 
 def store_own(folder, side=6, channels=3):
     labels, found = folder_pictures(folder)
-    album = own_album(folder, found, labels, channels, side)
+    album = own_album(folder, found, labels, reading(channels, side))
     return encode_images(album.pictures, album.labels, album.name, album.identity, side, channels), found
 
 
@@ -644,12 +648,12 @@ def test_a_damaged_picture_is_named_before_training_and_nothing_is_kept(tmp_path
 def test_a_class_never_seen_in_training_is_refused(tmp_path):
     _, found = folder_pictures(fill(tmp_path, {"cats": 1, "cows": 1}))
     with pytest.raises(ValueError, match="is of class 'cows', never seen in training; known are cats, dogs: rename"):
-        own_album(tmp_path, found, ["cats", "dogs"], 3, 6)
+        own_album(tmp_path, found, ["cats", "dogs"], reading(3, 6))
 
 
 def test_numbers_of_classes_are_those_of_training(tmp_path):
     _, found = folder_pictures(fill(tmp_path, {"cats": 1, "dogs": 1}))
-    assert own_album(tmp_path, found, ["bees", "cats", "cows", "dogs"], 3, 6).labels.tolist() == [1, 3]
+    assert own_album(tmp_path, found, ["bees", "cats", "cows", "dogs"], reading(3, 6)).labels.tolist() == [1, 3]
 
 
 # Named sets

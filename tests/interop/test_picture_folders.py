@@ -183,9 +183,9 @@ def test_a_grey_model_is_exported_with_one_mean(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("family", "config", "said"), [
     ("vit", ViTConfig(pool="mean"), r"^this vit has pool = 'mean'; .* has 'token': train it with model\.pool=token$"),
-    ("vit", ViTConfig(stem=[8, 8, 8, 8]), r"^this vit has stem = \[8, 8, 8, 8\]; .* has none: train it with model\.stem=\[\]$"),
+    ("vit", ViTConfig(convs=[8, 8, 8, 8]), r"^this vit has convs = \[8, .* has none: train it with 'model\.convs=\[\]'$"),
     ("mvit", MViTConfig(), r"^no Hugging Face form of a 'mvit'; there is one of gpt, bert, .*, vit, swin"),
-], ids=["mean", "stem", "mvit"])  # fmt: skip
+], ids=["mean", "convs", "mvit"])  # fmt: skip
 def test_what_has_no_form_there_is_refused(family, config, said, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(describe(family, config, "0")))
     with pytest.raises(ValueError, match=said):

@@ -155,12 +155,15 @@ def test_prepared_queries_and_keys_are_compared_by_their_cosine():
 def test_a_projection_may_leave_the_keys_without_a_bias():
     torch.manual_seed(0)
     attn = Attention(6, 2, project=KeysUnbiased)
-    nn.init.normal_(attn.qkv.query_value)
-    assert attn.qkv.query_value.shape == (12,)
+    nn.init.normal_(attn.qkv.bias)
     plain, x = Attention(6, 2), torch.randn(2, 4, 6)
     with torch.no_grad():
         for mine, other in ((attn.qkv.weight, plain.qkv.weight), (attn.out.weight, plain.out.weight)):
             other.copy_(mine)
-        plain.qkv.bias[:6], plain.qkv.bias[12:] = attn.qkv.query_value.chunk(2)
+        plain.qkv.bias.copy_(attn.qkv.bias)
+        plain.qkv.bias[6:12] = 0
     torch.testing.assert_close(attn(x), plain(x))
     torch.testing.assert_close(attn(x, attn.keys_values(x)), plain(x))  # the parts are those of the whole
+    attn(x).square().sum().backward()
+    assert not attn.qkv.bias.grad[6:12].any()  # what starts at zero stays there
+    assert attn.qkv.bias.grad[:6].all()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard.layers import linear as layers
 from regard.layers.linear import Int8Linear, Linear, by_columns, to_int8
+from regard.layers.mlp import MLP, gelu
 from regard.models.transformer import Transformer, TransformerConfig
 
 law = settings(max_examples=60)
@@ -51,6 +52,55 @@ def input_step(x: Tensor) -> Tensor:
 def exact(linear: nn.Linear, x: Tensor) -> Tensor:
     y = x.double() @ linear.weight.double().T
     return y if linear.bias is None else y + linear.bias.double()
+
+
+# Without a gradient
+
+
+@law
+@given(seed=seeds, width=sizes, outputs=sizes, rows=st.integers(1, 5), biased=st.booleans())
+def test_the_fast_product_gives_the_same_and_has_a_gradient_when_asked(seed, width, outputs, rows, biased):
+    linear, x = layer(seed, width, outputs, biased), torch.randn(2, rows, width)
+    wanted = exact(linear, x)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers, "MUCH", 0)
+        with torch.no_grad():
+            torch.testing.assert_close(linear(x).double(), wanted, atol=1e-4, rtol=1e-4)
+            found = linear(x, nn.functional.gelu)
+            torch.testing.assert_close(found.double(), nn.functional.gelu(wanted), atol=1e-4, rtol=1e-4)
+        linear(x).sum().backward()
+    torch.testing.assert_close(linear.weight.grad, x.sum((0, 1)).expand(outputs, -1), atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.skipif(layers.ONEDNN is None, reason="this torch was built without oneDNN")
+def test_only_large_products_of_float32_take_the_fast_way(monkeypatch):
+    seen: list[tuple[int, ...]] = []
+
+    def noted(x, weight, bias, then, scalars, algorithm):
+        seen.append(tuple(x.shape))
+        return nn.functional.linear(x, weight, bias)
+
+    monkeypatch.setattr(layers, "ONEDNN", noted)
+    linear = Linear(512, 512)
+    with torch.inference_mode():
+        linear(torch.randn(64, 512))
+        linear(torch.randn(63, 512))
+        linear.double()(torch.randn(64, 512).double())
+    linear.float()(torch.randn(64, 512))
+    assert seen == [(64, 512)]
+
+
+@pytest.mark.parametrize("change", [lambda model: model, to_int8])
+@pytest.mark.filterwarnings("ignore:.*is deprecated")
+def test_an_mlp_is_what_its_two_layers_give(monkeypatch, change):
+    monkeypatch.setattr(layers, "MUCH", 0)
+    torch.manual_seed(0)
+    mlp, x = MLP(8, 24, gelu), torch.randn(3, 5, 8)
+    wanted = nn.functional.gelu(x.double() @ mlp.up.weight.double().T) @ mlp.down.weight.double().T  # biases start at 0
+    with torch.no_grad():
+        found = change(mlp)(x)
+    torch.testing.assert_close(found.double(), wanted, atol=0.05 if change is to_int8 else 1e-5, rtol=0)
+    assert change is not to_int8 or not torch.allclose(found.double(), wanted, atol=1e-6)
 
 
 # A part of a layer

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from regard.interop import weights as interop
 from regard.interop.swin_names import THEIRS_SWIN
+from regard.layers import linear
+from regard.layers.attention import KeysUnbiased
 from regard.layers.biases import offset_numbers
 from regard.layers.linear import by_columns, to_int8
 from regard.layers.tap import watch
@@ -39,6 +41,9 @@ def loud(model: nn.Module) -> Any:
         nn.init.normal_(p, std=0.15)
         if name.endswith(("logit_scale", "temperature")):
             nn.init.uniform_(p, 3, 6)  # some are above the logarithm of 100, and are cut
+    for part in model.modules():
+        if isinstance(part, KeysUnbiased):
+            nn.init.zeros_(part.bias.chunk(3)[1])  # as it always is
     return model.eval()
 
 
@@ -65,9 +70,23 @@ def test_the_released_sizes_have_their_parameters():
     with torch.device("meta"):
         counts = {name: sum(p.numel() for p in Swin(SIZES[name]).parameters()) for name in ("tiny", "v2-tiny")}
     assert counts["tiny"] == 28_288_354
-    # Torchvision's 28,351,570 counts a bias of the keys that it sets to zero at each call: one number for each width.
-    no_bias_of_keys = 2 * 96 + 2 * 192 + 6 * 384 + 2 * 768
-    assert counts["v2-tiny"] == 28_351_570 - no_bias_of_keys == 28_347_154
+    assert counts["v2-tiny"] == 28_351_570
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({}, ""), ({"image": 448}, ""), ({"image": 28}, "; model.image=224 would tile"),  # a grid of 7 cannot be halved
+    ({"image": 225}, "; model.image=224 or model.image=448 would tile"),
+    ({"image": 96}, "; model.window=6 or model.image=224 would tile"),
+    ({"version": "v2", "image": 128, "window": 8}, ""),  # grids of 32, 16, 8 and 4, the last one window
+    ({"version": "v2", "image": 224, "window": 8}, "; model.window=7 or model.image=128 or model.image=256 would tile"),
+    ({"image": 32, "patch": 2, "window": 4, "depths": [2, 2, 2], "heads": [3, 6, 12]}, ""),
+])  # fmt: skip
+def test_a_picture_that_windows_do_not_tile_is_told_which_would(changes, said):
+    advice = SwinConfig(**changes).advice
+    assert advice.endswith(said)
+    assert bool(advice) == bool(said)
+    for key, value in re.findall(r"model\.(\w+)=(\d+)", said):
+        assert not SwinConfig(**{**changes, key: int(value)}).advice
 
 
 @pytest.mark.parametrize("name", list(SIZES))
@@ -77,7 +96,8 @@ def test_every_size_is_the_released_one_s_shape(name):
     said = THEIRS_SWIN["swin"].describe(config)
     with torch.device("meta"):
         ours, theirs = Swin(config), model(kind(**said))
-    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
+    idle = sum(len(part.bias) // 3 for part in ours.modules() if isinstance(part, KeysUnbiased))  # biases of keys
+    assert sum(p.numel() for p in ours.parameters()) - idle == sum(p.numel() for p in theirs.parameters())
 
 
 @VERSIONS
@@ -183,7 +203,8 @@ def test_a_window_larger_than_the_grid_shrinks_and_reads_the_middle_of_its_table
 
 
 @VERSIONS
-def test_without_gradients_the_same_numbers_come_faster(version):
+def test_without_gradients_the_same_numbers_come_faster(monkeypatch, version):
+    monkeypatch.setattr(linear, "MUCH", 0)
     model, x = loud(Swin(tiny(version))), torch.randn(5, 3, 150, 142)  # so large that pictures go one at a time
     assert 75 * 71 > 4096
     learning = model(x)
@@ -198,9 +219,10 @@ def test_without_gradients_the_same_numbers_come_faster(version):
 @pytest.mark.filterwarnings("ignore:.*is deprecated")
 def test_other_forms_of_the_weights_give_nearly_the_same(monkeypatch, version, change):
     model, x = loud(Swin(tiny(version))), torch.randn(2, 3, 16, 16)
+    monkeypatch.setattr(linear, "MUCH", 0)
     with torch.inference_mode():
         before, after = model(x), change(model)(x)
-        monkeypatch.setattr(swin, "ONEDNN", None)
+        monkeypatch.setattr(linear, "ONEDNN", None)
         usual = model(x)
     torch.testing.assert_close(before, after, rtol=0, atol=0.1 if change is to_int8 else 1e-5)
     torch.testing.assert_close(after, usual, rtol=0, atol=1e-6)  # weights of one byte are not passed over in silence

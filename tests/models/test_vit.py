@@ -76,10 +76,10 @@ def test_without_places_the_order_of_patches_does_not_matter():
     assert not torch.allclose(model(shuffled), model(x))
 
 
-def test_a_stem_is_convolutions_whose_places_are_the_patches():
-    model, x = vit(stem=[5, 6, 7], image=16, pool="mean"), torch.randn(2, 3, 16, 8)
+def test_patches_may_be_what_convolutions_found():
+    model, x = vit(convs=[5, 6, 7], image=16, pool="mean"), torch.randn(2, 3, 16, 8)
     h = x
-    for layer, stride in zip(model.stem[::2], (1, 2, 2), strict=True):
+    for layer, stride in zip(model.patches.layers[::2], (1, 2, 2), strict=True):
         norm = layer.norm
         torch.nn.init.normal_(norm.running_mean)
         h = F.conv2d(h, layer.conv.weight, stride=stride, padding=1)
@@ -92,10 +92,10 @@ def test_a_stem_is_convolutions_whose_places_are_the_patches():
     torch.testing.assert_close(fold_norms(model)(x), before, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("patch", "stem"), [(4, [8]), (6, [8, 8, 8])])
-def test_a_stem_that_does_not_make_the_patches_is_refused(patch, stem):
-    with pytest.raises(ValueError, match=rf"patch may be a power of 2 up to {2 ** len(stem)}"):
-        ViTConfig(**{**SMALL, "patch": patch, "stem": stem})
+@pytest.mark.parametrize(("patch", "convs", "sizes"), [(4, [8], "1 or 2"), (6, [8, 8, 8], "1 or 2 or 4 or 8")])
+def test_convolutions_that_do_not_make_the_patches_are_refused(patch, convs, sizes):
+    with pytest.raises(ValueError, match=rf"patches of {patch} pixels.* use a patch of {sizes}, or 'model.convs=\[\]'"):
+        ViTConfig(**{**SMALL, "patch": patch, "convs": convs})
 
 
 def test_a_patch_that_does_not_tile_is_refused_with_sizes_that_do():

@@ -11,7 +11,9 @@ from safetensors.torch import load_file
 
 import regard
 from regard.config import from_tables, load
+from regard.data.gallery import read_split
 from regard.data.pictures import Pictures
+from regard.decode.classifier import Classifier
 from regard.models import FAMILIES, held
 from regard.models.vit import ViT, ViTConfig
 from regard.train import loop
@@ -21,6 +23,7 @@ from regard.train.objectives import look
 
 MODELS = {
     "vit": {"family": "vit", "image": 8, "patch": 4, "dim": 16, "depth": 2, "heads": 2, "drop_path": 0.2},
+    "hybrid": {"family": "vit", "image": 8, "patch": 4, "dim": 16, "depth": 1, "heads": 2, "convs": [4, 6]},
     "pixel": {"family": "pixel", "image": 6, "channels": 1, "levels": 4, "dim": 16, "depth": 1, "heads": 2},
     "resnet": {"family": "resnet", "size": "20", "image": 8, "dims": [4, 8, 8], "depths": [1, 1, 1]},
 }
@@ -78,6 +81,21 @@ def test_own_pictures_are_told_apart_from_training_to_answers(photos, tmp_path):
     again = score_split(opened, str(photos / "valid"))
     assert again == done.scores
     assert "image-classification" in (tmp_path / "run" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("how", [{}, {"side": 10}, {"source": "cifar10"}, {"side": 9, "fit": "squash"}])
+def test_an_answer_sees_of_a_picture_what_its_score_saw(how, photos, tmp_path):
+    (tmp_path / "large" / "red").mkdir(parents=True)
+    noise = np.random.default_rng(1).integers(0, 256, (90, 71, 3), dtype=np.uint8)  # so large that it may come smaller
+    Image.fromarray(noise).save(tmp_path / "large" / "red" / "1.png")
+    run = a_run("vit", photos, data=how)
+    reader = Classifier(ViT(run.model), run, ("blue", "red"))
+    for folder in (photos / "valid", tmp_path / "large"):
+        stored = read_split(run.data, run.model, "image", str(folder), print, reader.labels)
+        files = sorted(folder.glob("*/*.png"), key=str)
+        assert len(files) == len(stored)
+        for file, kept in zip(files, stored.pictures, strict=True):
+            assert np.array_equal(reader.square(file), kept)
 
 
 def test_a_tenth_is_held_out_if_nothing_else_is(photos, tmp_path):
@@ -143,4 +161,15 @@ def test_the_loss_of_mixed_pictures_is_that_of_mixed_labels():
 def test_a_size_of_another_family_takes_the_place_of_the_recipes_model():
     run = load("fashion-vit", ("model=mvit-v2-tiny", "model.image=32"), FAMILIES)
     assert (run.family, run.model.image, run.model.channels, run.model.dim) == ("mvit", 32, 1, 96)
-    assert load("fashion-vit", ("model=tiny",), FAMILIES).family == "vit"
+    tiny = load("fashion-vit", ("model=tiny", "model.patch=4"), FAMILIES)
+    assert (tiny.family, tiny.model.image, tiny.model.dim, tiny.model.depth, tiny.model.convs) == (
+        "vit",
+        28,
+        192,
+        12,
+        [],
+    )
+
+
+def test_a_list_may_be_emptied():
+    assert load("fashion-vit", ("model.convs=[]",), FAMILIES).model.convs == []

@@ -157,13 +157,13 @@ def test_a_classifier_of_film_reviews_begins_from_minilm(tmp_path, minilm):
 @pytest.mark.slow
 @pytest.mark.skipif("REGARD_DATA" not in os.environ, reason="set REGARD_DATA to a folder that holds fashion-mnist/")
 def test_a_small_vit_tells_clothes_apart(tmp_path):
-    """About 15 minutes on two cores."""
+    """About 10 minutes on two cores."""
     regard("train", "fashion-vit", cwd=tmp_path)
     assert (
         json.loads(regard("cost", "runs/fashion-vit", "--json", cwd=tmp_path))["runs/fashion-vit"]["parameters"]
         <= 300_000
     )
-    assert learnt("runs/fashion-vit", "test", "accuracy", tmp_path) >= 88.5
+    assert learnt("runs/fashion-vit", "test", "accuracy", tmp_path) >= 90
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from regard.view.cost import changed, cost, picture_cost
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 TINY = {
+    "hybrid": {"image": 12, "patch": 4, "dim": 12, "depth": 2, "heads": 3, "convs": [5, 6, 7]},
     "vit": {"image": 12, "patch": 4, "dim": 12, "depth": 2, "heads": 3},
     "swin": {"image": 18, "patch": 2, "dim": 8, "depths": [2, 2], "heads": [2, 4], "window": 4},
     "mvit": {"image": 16, "patch": 2, "dim": 8, "depths": [1, 2], "stride": 2, "kernel": 3},
@@ -187,9 +188,10 @@ def test_a_resnet_without_attention_has_no_scores(regard):
     ]
 
 
-@pytest.mark.parametrize("family", [family for family, f in FAMILIES.items() if f.tasks == ("image",)])
+@pytest.mark.parametrize("family", [*(family for family, f in FAMILIES.items() if f.tasks == ("image",)), "hybrid"])
 def test_scores_are_as_many_as_a_real_model_hands_out(family):
-    config = FAMILIES[family].config(**TINY[family])
+    shape, family = TINY[family], family.replace("hybrid", "vit")
+    config = FAMILIES[family].config(**shape)
     found, model = picture_cost(family, config), FAMILIES[family].build(config).eval()
     with watch(model) as seen, torch.inference_mode():
         model(torch.zeros(2, config.channels, config.image, config.image))
