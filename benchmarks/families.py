@@ -51,7 +51,8 @@ def train(recipe: str, minutes: float, runs: Path) -> dict[str, Any]:
     seconds = time_steps(recipe, runs / "trial")
     steps = max(200, round(60 * minutes / seconds))
     say(f"{recipe}: {1000 * seconds:.0f} ms a step, {steps:,} steps")
-    changes = (f"train.steps={steps}", f"train.warmup={min(300, steps // 10)}", f"train.eval_every={steps}", f"train.save_every={steps}")  # fmt: skip
+    changes = (f"train.steps={steps}", f"train.warmup={min(300, steps // 10)}", f"train.eval_every={steps}",
+               f"train.save_every={steps}")  # fmt: skip
     done = fit(load(recipe, changes, FAMILIES), runs / recipe, fresh=True)
     opened = open_run(done.folder)
     accuracy = score_split(opened, "test")[0].value
