@@ -48,6 +48,15 @@ def test_a_picture_that_is_none_is_refused_in_one_line(regard, trained, tmp_path
     assert "no.png is no picture that can be read" in said.err
 
 
+def test_the_answers_before_a_picture_that_is_none_are_not_lost(regard, trained, photos, tmp_path):
+    (tmp_path / "no.png").write_bytes(b"not a picture")
+    good = [photos / "day" / f"{number}.png" for number in range(2)]
+    said = regard("classify", trained, *good, tmp_path / "no.png", photos / "night" / "0.png")
+    assert said.code == 2
+    assert said.err.count("\n") == 1
+    assert [line.split("\t")[0] for line in said.out.splitlines()] == [str(file) for file in good]
+
+
 def test_a_run_of_pictures_does_not_write_nor_fill(regard, trained):
     for verb, *words in (("generate", "once"), ("fill", "the [MASK]"), ("embed", "a", "b"), ("translate", "a")):
         said = regard(verb, trained, *words)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -224,12 +225,12 @@ def classify(
         raise ValueError(f"--top {top}; ask for 1 or more classes")
     reader = open_run(run, "classify", device, precision)
     done, pictures = 0, reader.run.task == "image"
-    few = reader.run.decode.batch if pictures else CHUNK  # so that a damaged picture takes few answers with it
+    few = reader.run.decode.batch if pictures else CHUNK
     with read_texts(texts, input_, "classifying", few) as (chunks, count):
         for chunk in chunks:
             if not pictures:
                 _say_cut(reader, chunk)
-            for text, guesses in zip(chunk, reader.classify(chunk, top, partial(count, done)), strict=True):
+            for text, guesses in _classified(reader, chunk, top, partial(count, done)):
                 if json_:
                     print(json.dumps({"source": text, "classes": [g._asdict() for g in guesses]}, ensure_ascii=False))
                 else:
@@ -291,6 +292,15 @@ def embed(
         print(f"saved {len(table):,} vectors of {table.shape[1]} numbers in {out}")
         return
     _print_alike(read, (table @ table.T).tolist())
+
+
+def _classified(reader: Any, chunk: list[str], top: int, progress: Any) -> Iterator[tuple[str, Any]]:
+    """Each text or picture and its classes; one that cannot be read does not take the answers for those before it along."""
+    try:
+        yield from zip(chunk, reader.classify(chunk, top, progress), strict=True)
+    except ValueError:
+        for one in chunk:
+            yield one, reader.classify([one], top)[0]
 
 
 def _print_alike(texts: list[str], alike: list[list[float]]) -> None:

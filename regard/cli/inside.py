@@ -113,7 +113,10 @@ def cost(
         family, config = read_config(Path(name)) if Path(name).is_dir() else sized(name)
         if hasattr(config, "image"):
             own = values if image is None else values | {"image": image}
-            pictures[name] = picture_cost(family, changed(name, family, config, own))
+            config = changed(name, family, config, own)
+            pictures[name] = picture_cost(family, config)
+            if advice := getattr(config, "advice", ""):
+                print(f"regard: {name}: {advice}", file=sys.stderr)
         else:
             texts[name] = count(family, changed(name, family, config, values), source, target)
     if not texts and not pictures:

@@ -37,7 +37,8 @@ def sized(name: str) -> tuple[str, Any]:
     """The family's name and the config of a model such as "transformer-base"."""
     known = {f"{family}-{size}": (family, config) for family, f in FAMILIES.items() for size, config in f.sizes.items()}
     if name not in known:
-        raise ValueError(f"no model {name!r}{nearest(name, known)}; models are {', '.join(known)}")
+        near = nearest(name, known)
+        raise ValueError(f"no model {name!r}{near}" + ("" if near else f"; models are {', '.join(known)}"))
     return known[name]
 
 

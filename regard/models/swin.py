@@ -96,8 +96,8 @@ class SwinConfig:
         sides = [next(filter(self.tiles, range(self.image, 0, -1)), 0), next(filter(self.tiles, count(self.image)))]
         fits = [f"model.window={windows[0]}"] if windows else []
         fits += [f"model.image={side}" for side in sides if side]
-        return (f"windows of {self.window} do not tile a picture of {self.image} pixels, and its edges are filled up, which "
-                f"costs time; {' or '.join(fits)} would tile")  # fmt: skip
+        return (f"windows of {self.window} do not tile a picture of {self.image} pixels, so its edges are filled up; what tiles "
+                f"is {' or '.join(fits)}")  # fmt: skip
 
 
 _V2 = partial(SwinConfig, image=256, window=8, version="v2")

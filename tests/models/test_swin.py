@@ -74,11 +74,11 @@ def test_the_released_sizes_have_their_parameters():
 
 
 @pytest.mark.parametrize(("changes", "said"), [
-    ({}, ""), ({"image": 448}, ""), ({"image": 28}, "; model.image=224 would tile"),  # a grid of 7 cannot be halved
-    ({"image": 225}, "; model.image=224 or model.image=448 would tile"),
-    ({"image": 96}, "; model.window=6 or model.image=224 would tile"),
+    ({}, ""), ({"image": 448}, ""), ({"image": 28}, " is model.image=224"),  # a grid of 7 cannot be halved
+    ({"image": 225}, " is model.image=224 or model.image=448"),
+    ({"image": 96}, " is model.window=6 or model.image=224"),
     ({"version": "v2", "image": 128, "window": 8}, ""),  # grids of 32, 16, 8 and 4, the last one window
-    ({"version": "v2", "image": 224, "window": 8}, "; model.window=7 or model.image=128 or model.image=256 would tile"),
+    ({"version": "v2", "image": 224, "window": 8}, " is model.window=7 or model.image=128 or model.image=256"),
     ({"image": 32, "patch": 2, "window": 4, "depths": [2, 2, 2], "heads": [3, 6, 12]}, ""),
 ])  # fmt: skip
 def test_a_picture_that_windows_do_not_tile_is_told_which_would(changes, said):

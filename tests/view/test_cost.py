@@ -251,6 +251,15 @@ def test_changes_apply_to_every_model_named(regard):
     assert {name: parts[1]["parameters"] for name, parts in told.items()} == dict.fromkeys(told, 2 * 7_087_872)
 
 
+def test_a_picture_that_windows_do_not_tile_is_counted_and_told(regard):
+    said = regard("cost", "swin-tiny", "vit-base", "--image", 96)
+    assert said.code == 0
+    assert said.err.splitlines() == [
+        "regard: swin-tiny: windows of 7 do not tile a picture of 96 pixels, so its edges are filled up; what tiles is "
+        "model.window=6 or model.image=224"
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
