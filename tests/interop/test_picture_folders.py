@@ -23,6 +23,7 @@ from regard.decode.classifier import Classifier
 from regard.decode.folder import load as open_run
 from regard.interop.hf import export_run, import_model, import_run
 from regard.interop.processor import Seen, describe_processor, read_processor
+from regard.layers.attention import KeysUnbiased
 from regard.models import FAMILIES, describe, held, load_model, tensors
 from regard.models.attention_cnn import ResNetConfig
 from regard.models.mvit import MViTConfig
@@ -48,6 +49,9 @@ def loud(model: nn.Module) -> nn.Module:
     torch.manual_seed(3)
     for p in model.parameters():
         nn.init.normal_(p, std=0.3)
+    for part in model.modules():
+        if isinstance(part, KeysUnbiased):
+            nn.init.zeros_(part.bias.chunk(3)[1])  # as it always is
     return model.eval()
 
 

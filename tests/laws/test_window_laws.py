@@ -34,6 +34,8 @@ def block(version: str, window: int, shift: int) -> Block:
     made = Block(attn, bias, MLP(DIM, 8), wrap, window, shift, same).double()
     for p in made.parameters():
         nn.init.normal_(p, std=0.7)
+    if version == "v2":
+        nn.init.zeros_(attn.qkv.bias.chunk(3)[1])  # of the keys, as it always is
     return made
 
 

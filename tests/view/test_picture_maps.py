@@ -141,7 +141,7 @@ def test_neighbourhoods_are_added_where_they_were_taken(layer, side, stride):
 
 def test_a_model_without_attention_says_what_would_have_some():
     one = classifier("resnet", **{**RESNET, "attention": []})
-    with pytest.raises(ValueError, match=r"tiny is a resnet without attention; .* model\.attention=\[2\]"):
+    with pytest.raises(ValueError, match=r"tiny is a resnet without attention; .* 'model\.attention=\[2\]'"):
         look_at(one, picture(16))
 
 
