@@ -56,11 +56,8 @@ def read_split(
         album = named_album(config.source, split, model.channels)
     else:
         album = _own(config, split, labels, partial(squared, config, model.image, model.channels, side))
-    heard, how = (
-        partial(progress, f"reading {album.name}"),
-        [album.identity, model.image, config.fit, config.resample, config.side],
-    )
-    fit = fitting(config, model.image)
+    how = [album.identity, model.image, config.fit, config.resample, config.side]  # what the stored squares depend on
+    heard, fit = partial(progress, f"reading {album.name}"), fitting(config, model.image)
     images = encode_images(album.pictures, album.labels, album.name, how, side, model.channels, heard, fit)
     say(f"{album.name}: {len(images):,} pictures, kept as {side} × {side} pixels")
     return images

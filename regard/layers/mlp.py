@@ -36,9 +36,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        return self.down(self.up(x.flatten(0, -2), self.activation)).view_as(
-            x
-        )  # it may work in place: its input is its own
+        hidden = self.up(x.flatten(0, -2), self.activation)  # which may work in place: nobody else reads its input
+        return self.down(hidden).view_as(x)
 
     def at_hand(self) -> Callable[[Tensor], Tensor]:
         """The same as a plain function with its weights at hand: (R, D) → (R, D)."""
