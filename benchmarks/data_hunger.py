@@ -25,7 +25,7 @@ from regard.train.metrics import score_split
 STEPS = 1000
 SHARES = (0.01, 0.1, 1.0)
 RECIPES = {"ViT": "cifar10-vit", "ResNet": "cifar10-resnet"}
-ALIKE = ("train.images=64", "train.ema=0.998", "data.crop=4", "data.flip=true")
+ALIKE = ("train.batch_size=64", "train.ema=0.998", "data.crop=4", "data.flip=true")
 PICTURES = 45_000  # of CIFAR-10, without those held out
 COLOURS = {"ViT": "#c8503c", "ResNet": "#3c6ec8"}
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 def reach(recipe: str, share: float, asked: Any) -> float:
     """Accuracy on the test pictures."""
-    changes = (*ALIKE, f"data.share={share}", f"train.steps={asked.steps}", f"train.warmup={asked.steps // 10}",
+    changes = (*ALIKE, f"data.fraction={share}", f"train.steps={asked.steps}", f"train.warmup={asked.steps // 10}",
                f"train.eval_every={asked.steps}", f"train.save_every={asked.steps}")  # fmt: skip
     done = fit(load(recipe, changes, FAMILIES), asked.runs / f"{recipe}-{share}", fresh=True)
     accuracy = score_split(open_run(done.folder), "test")[0].value

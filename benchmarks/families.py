@@ -23,7 +23,7 @@ from regard.decode.folder import load as open_run
 from regard.models import FAMILIES
 from regard.train.loop import fit
 from regard.train.metrics import score_split
-from regard.view.cost import picture_cost
+from regard.view.cost import image_cost
 
 RECIPES = ("resnet", "attention-cnn", "lrnet", "vit", "swin", "mvit")
 TRIED = 30  # steps that are timed, after as many to warm up
@@ -56,9 +56,9 @@ def train(recipe: str, minutes: float, runs: Path) -> dict[str, Any]:
     done = fit(load(recipe, changes, FAMILIES), runs / recipe, fresh=True)
     opened = open_run(done.folder)
     accuracy = score_split(opened, "test")[0].value
-    size = picture_cost(opened.run.family, opened.run.model).whole.parameters
-    return {"recipe": recipe, "parameters": size, "steps": steps, "minutes": stepping(done.folder, opened.run.train.images),
-            "accuracy": accuracy, "pictures": steps * opened.run.train.images}  # fmt: skip
+    size = image_cost(opened.run.family, opened.run.model).whole.parameters
+    return {"recipe": recipe, "parameters": size, "steps": steps, "minutes": stepping(done.folder, opened.run.train.batch_size),
+            "accuracy": accuracy, "pictures": steps * opened.run.train.batch_size}  # fmt: skip
 
 
 def stepping(folder: Path, images: int) -> float:

@@ -94,7 +94,7 @@ def main() -> None:
     options.add_argument("--size", choices=SIZES, default=USUAL, help=f"only the figures of {USUAL} are saved")
     asked = options.parse_args()
     config = SIZES[asked.size]
-    room = config.longest - PROMPT + 1  # the last token is not read again
+    room = config.max_len - PROMPT + 1  # the last token is not read again
     if not 1 <= asked.tokens <= room or asked.repeats < 1:
         options.error(f"{asked.tokens} tokens, {asked.repeats} repeats; use 1 to {room} tokens, 1 or more repeats")
     folder = write_model(asked.size)
@@ -150,7 +150,7 @@ def write_model(size: str) -> Path:
 
 def floats(config: GPTConfig) -> int:
     """Weights that each token reads: the matrices of all blocks, and the output's."""
-    mlp = 2 * config.dim * (config.hidden or config.widen * config.dim)
+    mlp = 2 * config.dim * (config.mlp_dim or config.mlp_ratio * config.dim)
     return config.depth * (4 * config.dim**2 + mlp) + config.dim * config.vocab
 
 

@@ -29,7 +29,7 @@ from rich.table import Table
 from rig import Peer, Spread, Worker
 
 from regard.config import DataConfig
-from regard.data.corpus import find_split
+from regard.data.text.dataset import find_split
 
 PATHS = ("fused", "explicit")
 SHORTEST, FIT_FROM = 128, 1024  # tokens; below, fixed costs hide how the cost grows
@@ -60,9 +60,9 @@ def spell(power: float | None) -> str:
 # ---- attention against length
 
 
-def lengths(longest: int) -> list[int]:
+def lengths(max_len: int) -> list[int]:
     """128, 256, … tokens."""
-    return [SHORTEST << i for i in range(max(1, longest // SHORTEST).bit_length())]
+    return [SHORTEST << i for i in range(max(1, max_len // SHORTEST).bit_length())]
 
 
 def fits(path: str, length: int, heads: int) -> bool:
@@ -71,13 +71,13 @@ def fits(path: str, length: int, heads: int) -> bool:
     return path == "fused" or SCORES_HELD * heads * length**2 * 4 <= SHARE * whole
 
 
-def attention(longest: int, repeats: int) -> dict[str, Any]:
+def attention(max_len: int, repeats: int) -> dict[str, Any]:
     """Seconds and bytes of both paths at each length, and the exponents of their growth."""
     peer = Peer("attention", "attention_cost.py")
     exact, kept, own = (Worker(peer, Path(sys.executable), environ) for environ in (EXACT, rig.KEEP, EXACT))
     try:
         about = exact.ask("about")
-        points = [(path, n) for n in lengths(longest) for path in PATHS]
+        points = [(path, n) for n in lengths(max_len) for path in PATHS]
         skipped = [(path, n) for path, n in points if not fits(path, n, about["heads"])]
         points = [point for point in points if point not in skipped]
         rig.say(f"attention over {points[0][1]:,} to {points[-1][1]:,} tokens: memory")
@@ -239,7 +239,7 @@ def train(folder: Path, count: int, data: list[str]) -> float:
     """Target tokens a second of a training by so many processes, all steps weighing alike."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)] if count > 1 else []
     changes = ["model=small", *data, f"train.steps={STEPS}", "train.log_every=1", f"train.accumulate={PROCESSES // count}",
-               "train.device=cpu", "decode.beam=1"]  # fmt: skip
+               "train.device=cpu", "decode.beam_size=1"]  # fmt: skip
     done = subprocess.run(
         [sys.executable, *launch, "-m", "regard", "train", "multi30k", *changes, "--out", str(folder)],
         env={**os.environ, "OMP_NUM_THREADS": str(share(count)), "XDG_CACHE_HOME": str(folder.parent)},
@@ -274,7 +274,7 @@ def main() -> None:
     asked = options.parse_args()
     result: dict[str, Any] = {}
     parts = {
-        "attention": (lambda folder: attention(asked.longest, asked.repeats), show_attention),
+        "attention": (lambda folder: attention(asked.max_len, asked.repeats), show_attention),
         "training": (lambda folder: sizes(folder, asked.repeats), show_sizes),
         "processes": (lambda folder: processes(folder, asked.repeats), show_processes),
     }

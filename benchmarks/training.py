@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from regard.config import DataConfig
-from regard.data.batch import Batch, batches
-from regard.data.corpus import prepare
-from regard.data.tokenizer import BOS, EOS, PAD, UNK
+from regard.data.text.batches import PairBatch, batches
+from regard.data.text.dataset import prepare
+from regard.data.text.tokenizer import BOS, EOS, PAD, UNK
 from regard.models.transformer import SIZES
 from regard.train.optim import inverse_square_root
 
@@ -49,34 +49,34 @@ def shape_of(size: str, dropout: float = 0.1) -> dict[str, Any]:
     """The sizes of a model, as every worker reads them."""
     c = SIZES[size]
     return {
-        "dim": c.dim, "mlp": c.widen * c.dim, "heads": c.heads, "depth": c.depth, "vocab": VOCAB, "dropout": dropout,
-        "smoothing": 0.1, "rate": 3e-4, "pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK,
+        "dim": c.dim, "mlp": c.mlp_ratio * c.dim, "heads": c.heads, "depth": c.depth, "vocab": VOCAB, "dropout": dropout,
+        "label_smoothing": 0.1, "rate": 3e-4, "pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK,
     }  # fmt: skip
 
 
-def stream(folder: Path, tokens: int, count: int) -> list[Batch]:
+def stream(folder: Path, tokens: int, count: int) -> list[PairBatch]:
     """The first batches of Multi30k, as `regard train multi30k` meets them."""
     config = DataConfig(source="multi30k", pair="en-de", text="raw", vocab=VOCAB)
     corpus = prepare(config, "translate", folder / "tokenizer.json", rig.say, lambda what, done: None)
     if corpus.tokenizer.vocab != VOCAB:
         raise ValueError(f"the tokenizer has {corpus.tokenizer.vocab:,} tokens; wanted {VOCAB:,}")
-    return [batch for batch, _ in islice(batches(corpus.train, corpus.tokenizer.marks, tokens, seed=1), count)]
+    return [batch for batch, _ in islice(batches(corpus.train, corpus.tokenizer.special, tokens, seed=1), count)]
 
 
-def typical(found: list[Batch], count: int) -> list[Batch]:
+def typical(found: list[PairBatch], count: int) -> list[PairBatch]:
     """So many of them whose lengths are spread evenly over all lengths; of one, the median."""
     found = sorted(found, key=lambda batch: batch.target.shape[1])
     return [found[(2 * i + 1) * len(found) // (2 * count)] for i in range(count)]
 
 
-def write_batches(file: Path, found: list[Batch]) -> Path:
+def write_batches(file: Path, found: list[PairBatch]) -> Path:
     """Batches for workers to read: source (B, S) and target (B, T + 1) of each."""
     sides = {f"{side}{i}": getattr(b, side).numpy() for i, b in enumerate(found) for side in ("source", "target")}
     np.savez(file, **sides)
     return file
 
 
-def flops(batch: Batch, shape: dict[str, Any]) -> float:
+def flops(batch: PairBatch, shape: dict[str, Any]) -> float:
     """What the matrix products of one training step on a batch need, padding not counted.
 
     With D width, M width of the mlp, V vocabulary, a sentence of S source and T target tokens multiplies and adds
@@ -92,7 +92,7 @@ def flops(batch: Batch, shape: dict[str, Any]) -> float:
     return 3 * 2 * float((depth * (encoder + decoder) + t * d * v).sum())
 
 
-def measure(size: str, allocator: str, repeats: int, found: list[Batch], file: Path) -> dict[str, Any]:
+def measure(size: str, allocator: str, repeats: int, found: list[PairBatch], file: Path) -> dict[str, Any]:
     """All peers on one size with one allocator."""
     shape = shape_of(size)
     rig.say(f"{size}, allocator {allocator}")

@@ -28,15 +28,15 @@ from rig import Peer, Spread, Worker, say
 from torch import Tensor
 
 import regard
-from regard.data.batch import pad
-from regard.data.corpus import find_split
-from regard.data.tokenizer import BOS, EOS
+from regard.data.text.batches import pad
+from regard.data.text.dataset import find_split
+from regard.data.text.tokenizer import BOS, EOS
 from regard.decode import search
 from regard.train.metrics import score
 
 RUN = Path("runs/bench-small")
-TRAIN = ["multi30k", "model=small", "model.norm=last", "model.dropout=0.2", "data.vocab=10000", "train.lr=2e-3",
-         "train.clip=1.0", "train.steps=1000", "train.warmup=600", "train.eval_every=250", "train.average=5"]  # fmt: skip
+TRAIN = ["multi30k", "model=small", "model.norm=post", "model.dropout=0.2", "data.vocab=10000", "train.lr=2e-3",
+         "train.clip_norm=1.0", "train.steps=1000", "train.warmup=600", "train.eval_every=250", "train.average=5"]  # fmt: skip
 SPLIT = "test_2016_flickr"
 ALONE = 200  # sentences translated one at a time
 TRIED = 512  # sentences on which settings are tried: the largest batch for each of two cores
@@ -84,7 +84,9 @@ def stages(side: str, alone: bool) -> list[list[dict[str, Any]]]:
     if side == "regard":
         return [[{}]] if alone else [[{"batch": size} for size in (64, 128, 256)]]
     if side == "transformers":
-        return [[{"threads": n} for n in sorted({1, cores})]] if alone else [[{"batch": n} for n in (32, 64, 128)]]
+        return (
+            [[{"threads": n} for n in sorted({1, cores})]] if alone else [[{"batch": n} for n in (32, 64, 128)]]
+        )
     if alone:
         return [[{"inter_threads": 1, "intra_threads": n} for n in sorted({1, cores})]]
     first = {"max_batch_size": 32, "batch_type": "examples"}
@@ -109,7 +111,7 @@ class Task:
         Ends are counted; each of `width` beams takes all steps of the best answer.
         """
         c = self.translator.model.config
-        mlp, total = 2 * c.dim * c.widen * c.dim, 0.0
+        mlp, total = 2 * c.dim * c.mlp_ratio * c.dim, 0.0
         for source, answer in zip(self.sources, answers, strict=False):
             s, t = len(source) + 1, len(answer) + 1
             encoder = s * (4 * c.dim**2 + mlp + 2 * s * c.dim)
@@ -121,7 +123,7 @@ class Task:
     def floats(self) -> tuple[int, int]:
         """Weights that a sentence reads once, and those that each step reads."""
         c = self.translator.model.config
-        mlp = 2 * c.dim * c.widen * c.dim
+        mlp = 2 * c.dim * c.mlp_ratio * c.dim
         return c.depth * (6 * c.dim**2 + mlp), c.depth * (6 * c.dim**2 + mlp) + c.dim * c.vocab
 
     def gbytes(self, answers: list[list[int]], precision: str) -> float:
@@ -189,8 +191,8 @@ def train(folder: Path) -> None:
     """Train the model, or go on where training stopped; a finished run has its README."""
     if (folder / "README.md").exists() or (folder != RUN and (folder / "model.safetensors").exists()):
         return
-    begun = (folder / "run.toml").exists()
-    changes = ["multi30k", "--resume"] if begun else TRAIN
+    inherit_from_init = (folder / "run.toml").exists()
+    changes = ["multi30k", "--resume"] if inherit_from_init else TRAIN
     say(f"training {folder} first")
     subprocess.run([sys.executable, "-m", "regard", "train", *changes, "--out", str(folder)], check=True)
 
@@ -356,7 +358,7 @@ def translate_slowly(task: Task, beam: int) -> list[list[int]]:
     order = sorted(range(len(task.sources)), key=lambda row: len(task.sources[row]))
     for rows in (order[start : start + 50] for start in range(0, len(order), 50)):
         source, limits = (
-            pad([task.sources[row] for row in rows], task.translator.tokenizer.marks),
+            pad([task.sources[row] for row in rows], task.translator.tokenizer.special),
             torch.tensor([task.limits[row] for row in rows]),
         )
         how: dict[str, Any] = {"bos": BOS, "eos": EOS}

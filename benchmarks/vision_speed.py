@@ -19,7 +19,7 @@ from rich.table import Table
 from rig import Peer, Spread, say
 
 from regard.interop.hf import export_model
-from regard.models import FAMILIES, sized
+from regard.models import FAMILIES, preset
 
 MODELS = ("vit-base", "swin-tiny", "swin-v2-tiny", "resnet-50")
 BATCHES = (1, 8)
@@ -38,7 +38,7 @@ def main() -> None:
     versions: dict[str, Any] = {}
     missing: dict[str, str] = {}
     for name in asked.models:
-        given = {"folder": str(write_model(name).resolve()), "side": sized(name)[1].image}
+        given = {"folder": str(write_model(name).resolve()), "side": preset(name)[1].image}
         ready, reasons = rig.start(PEERS, {}, given)
         missing |= reasons
         try:
@@ -57,7 +57,7 @@ def main() -> None:
 
 def write_model(name: str) -> Path:
     """Write a model of random weights into the cache, unless it is there, as Hugging Face has it; → the folder."""
-    cache, (family, config) = rig.HERE / ".cache", sized(name)
+    cache, (family, config) = rig.HERE / ".cache", preset(name)
     key = hashlib.sha256(repr((config, SEED)).encode()).hexdigest()[:12]
     folder = cache / f"{name}-{key}"
     if not folder.exists():

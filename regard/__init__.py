@@ -11,26 +11,26 @@ from regard.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from regard.config import Run as Run
-    from regard.data.tokenizer import Tokenizer as Tokenizer
-    from regard.decode.classifier import Classifier as Classifier
+    from regard.data.text.tokenizer import Tokenizer as Tokenizer
+    from regard.decode.classifier import ImageClassifier as ImageClassifier
     from regard.decode.folder import load as load
-    from regard.decode.painter import Painter as Painter
+    from regard.decode.painter import ImageGenerator as ImageGenerator
     from regard.decode.reader import Reader as Reader
     from regard.decode.search import beam as beam
     from regard.decode.search import greedy as greedy
     from regard.decode.search import sample as sample
     from regard.decode.translator import Translation as Translation
     from regard.decode.translator import Translator as Translator
-    from regard.decode.writer import Writer as Writer
+    from regard.decode.writer import TextGenerator as TextGenerator
     from regard.layers.attention import Attention as Attention
     from regard.layers.attention import attend as attend
     from regard.layers.tap import watch as watch
-    from regard.models.attention_cnn import ResNet as ResNet
     from regard.models.bert import BERT as BERT
     from regard.models.gpt import GPT as GPT
+    from regard.models.image_gpt import ImageGPT as ImageGPT
     from regard.models.lrnet import LRNet as LRNet
     from regard.models.mvit import MViT as MViT
-    from regard.models.pixel import Pixel as Pixel
+    from regard.models.resnet import ResNet as ResNet
     from regard.models.swin import Swin as Swin
     from regard.models.t5 import T5 as T5
     from regard.models.transformer import Transformer as Transformer
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from regard.models.vit import ViT as ViT
     from regard.train.loop import fit as fit
     from regard.view.cost import cost as cost
+    from regard.view.image_maps import ImageMap as ImageMap
+    from regard.view.image_maps import map_image_attention as map_image_attention
     from regard.view.maps import AttentionMap as AttentionMap
     from regard.view.maps import look as look
-    from regard.view.pictures import PictureMap as PictureMap
-    from regard.view.pictures import look_at as look_at
 
 _HOMES = {
     "Run": "config",
-    "Tokenizer": "data.tokenizer",
+    "Tokenizer": "data.text.tokenizer",
     "attend": "layers.attention",
     "Attention": "layers.attention",
     "watch": "layers.tap",
@@ -54,9 +54,9 @@ _HOMES = {
     "GPT": "models.gpt",
     "BERT": "models.bert",
     "T5": "models.t5",
-    "ResNet": "models.attention_cnn",
+    "ResNet": "models.resnet",
     "LRNet": "models.lrnet",
-    "Pixel": "models.pixel",
+    "ImageGPT": "models.image_gpt",
     "ViT": "models.vit",
     "Swin": "models.swin",
     "MViT": "models.mvit",
@@ -65,16 +65,16 @@ _HOMES = {
     "beam": "decode.search",
     "Translation": "decode.translator",
     "Translator": "decode.translator",
-    "Writer": "decode.writer",
+    "TextGenerator": "decode.writer",
     "Reader": "decode.reader",
-    "Classifier": "decode.classifier",
-    "Painter": "decode.painter",
+    "ImageClassifier": "decode.classifier",
+    "ImageGenerator": "decode.painter",
     "load": "decode.folder",
     "fit": "train.loop",
     "AttentionMap": "view.maps",
     "look": "view.maps",
-    "PictureMap": "view.pictures",
-    "look_at": "view.pictures",
+    "ImageMap": "view.image_maps",
+    "map_image_attention": "view.image_maps",
     "cost": "view.cost",
 }
 

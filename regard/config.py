@@ -24,14 +24,14 @@ __all__ = [
     "Family",
     "Run",
     "TrainConfig",
-    "at_least",
-    "at_most",
     "build",
     "load",
     "nearest",
     "recipes",
-    "shares",
-    "splits",
+    "require_divisible",
+    "require_fraction",
+    "require_max",
+    "require_min",
     "to_toml",
     "value_of",
 ]
@@ -39,32 +39,32 @@ __all__ = [
 STRICT = ConfigDict(extra="forbid", strict=True)
 PLAIN = ("name", "task", "init", "untrained", "licence")  # keys of a run that stand in no table
 FREE = ("model.dropout", "model.attention_dropout", "model.drop_path")  # not taken
-TAKEN = ("model", "data.tokenizer", "data.vocab", "data.fit", "data.side", "data.resample", "data.mean", "data.std")
+TAKEN = ("model", "data.tokenizer", "data.vocab", "data.fit", "data.resize", "data.resample", "data.mean", "data.std")
 # … by a run that begins from another, with all of `model.` but the free ones
 
 
-def at_least(low: float, **values: float) -> None:
+def require_min(low: float, **values: float) -> None:
     """Refuse values below `low`, by their names."""
     for key, value in values.items():
         if not value >= low:  # not a number is refused too
             raise ValueError(f"{key} is {value}; use {low} or more")
 
 
-def at_most(high: float, **values: float) -> None:
+def require_max(high: float, **values: float) -> None:
     """Refuse values above `high`, by their names."""
     for key, value in values.items():
         if not value <= high:
             raise ValueError(f"{key} is {value}; use {high} or less")
 
 
-def shares(**values: float) -> None:
+def require_fraction(**values: float) -> None:
     """Refuse what is no share that leaves something, by its name."""
     for key, value in values.items():
         if not 0 <= value < 1:
             raise ValueError(f"{key} is {value}; use 0 or more and less than 1")
 
 
-def splits(dim: int, heads: int) -> None:
+def require_divisible(dim: int, heads: int) -> None:
     """Refuse a width that heads do not share evenly."""
     if dim % heads:
         raise ValueError(f"width {dim} does not split into {heads} heads; use a multiple of {heads}")
@@ -85,7 +85,7 @@ class DataConfig:
     prefixed: bool = False  # each sentence begins with its task, as T5's do: "translate English to German: "
     tokenizer: Literal["bpe", "bytes", "wordpiece", "characters"] = "bpe"
     vocab: int = 8000  # tokens to learn; more if there are more different characters
-    longest: int = 256  # tokens; a longer pair is left out, a longer text is cut into windows of so many
+    max_len: int = 256  # tokens; a longer pair is left out, a longer text is cut into windows of so many
     pairs: int = 20_000  # how many a toy generates
     crop: int = 0  # pixels by which a picture may be moved: it is padded by so many (mirrored), then cut at random
     flip: bool = False  # half of the pictures are mirrored, left to right
@@ -93,26 +93,28 @@ class DataConfig:
     mixup: float = 0.0  # two pictures are laid over each other, with a share drawn from Beta(this, this); 0 = never
     erase: float = 0.0  # share of the pictures of which a random rectangle is made grey
     fit: Literal["crop", "squash"] = "crop"  # of a picture that is no square the middle is taken, or it is squashed
-    side: int = 0  # pixels to which it is scaled, before training cuts out what the model sees; 0: 8/7 of that
+    resize: int = 0  # pixels to which it is scaled, before training cuts out what the model sees; 0: 8/7 of that
     resample: Literal["bicubic", "bilinear"] = "bicubic"  # how it is scaled
-    share: float = 1.0  # of the pictures to learn from, of each class alike; a smaller share lies within a larger one
+    fraction: float = (
+        1.0  # of the pictures to learn from, of each class alike; a smaller share lies within a larger one
+    )
     mean: list[float] = dataclasses.field(default_factory=list)  # of each channel, of pixels from 0 to 1; empty: 0.5
     std: list[float] = dataclasses.field(default_factory=list)  # the same, how far they spread; empty: 0.5
 
     def __post_init__(self) -> None:
-        at_least(1, vocab=self.vocab, pairs=self.pairs)
-        at_least(2, longest=self.longest)
-        at_most(65_535, longest=self.longest)
-        at_least(0, crop=self.crop, side=self.side, augment=self.augment, mixup=self.mixup, erase=self.erase)
-        at_most(1, augment=self.augment, erase=self.erase, share=self.share)
-        at_most(100, mixup=self.mixup)
-        if not self.share > 0:
-            raise ValueError(f"share is {self.share}; use more than 0, and 1 or less")
+        require_min(1, vocab=self.vocab, pairs=self.pairs)
+        require_min(2, max_len=self.max_len)
+        require_max(65_535, max_len=self.max_len)
+        require_min(0, crop=self.crop, resize=self.resize, augment=self.augment, mixup=self.mixup, erase=self.erase)
+        require_max(1, augment=self.augment, erase=self.erase, fraction=self.fraction)
+        require_max(100, mixup=self.mixup)
+        if not self.fraction > 0:
+            raise ValueError(f"fraction is {self.fraction}; use more than 0, and 1 or less")
         for value in self.mean:
-            at_least(0, mean=value)
-            at_most(1, mean=value)
+            require_min(0, mean=value)
+            require_max(1, mean=value)
         for value in self.std:
-            at_most(1, std=value)
+            require_max(1, std=value)
             if not value > 0:
                 raise ValueError(f"std is {value}; use more than 0, and 1 or less")
         if self.mean and self.std and len(self.mean) != len(self.std):
@@ -131,16 +133,16 @@ class TrainConfig:
     """How to learn.  Adam (0.9, 0.98), label smoothing and the inverse-square-root schedule are those of the paper."""
 
     steps: int = 10_000
-    tokens: int = 4096  # the most tokens of a batch on its longer side, padding counted
-    images: int = 128  # the pictures of a batch
+    batch_tokens: int = 4096  # the most tokens of a batch on its longer side, padding counted
+    batch_size: int = 128  # the pictures of a batch
     accumulate: int = 1  # batches for one step
     optimizer: Literal["adam", "adafactor"] = "adam"  # of the latter lr is a share of the weights' own size, some 0.03
     lr: float = 1e-3  # the peak, reached after warm-up
     warmup: int = 1000  # steps
     schedule: Literal["inverse", "cosine"] = "inverse"  # after it: 1/√step, or half a cosine down to a tenth
-    decay: float = 0.0  # of the weights of matrices, times the learning rate, each step
-    smoothing: float = 0.1  # label smoothing
-    clip: float = 1.0  # largest norm of the gradient; 0 = never clipped
+    weight_decay: float = 0.0  # of the weights of matrices, times the learning rate, each step
+    label_smoothing: float = 0.1  # label smoothing
+    clip_norm: float = 1.0  # largest norm of the gradient; 0 = never clipped
     seed: int = 1
     log_every: int = 20  # steps, as all the following
     eval_every: int = 500
@@ -155,26 +157,33 @@ class TrainConfig:
     device: str = "auto"  # cuda, mps or cpu; auto takes the first there is
 
     def __post_init__(self) -> None:
-        at_least(1, steps=self.steps, tokens=self.tokens, images=self.images, accumulate=self.accumulate, warmup=self.warmup,
+        require_min(1, steps=self.steps, batch_tokens=self.batch_tokens, batch_size=self.batch_size, accumulate=self.accumulate, warmup=self.warmup,
                   log_every=self.log_every, eval_every=self.eval_every, save_every=self.save_every,
                   average=self.average)  # fmt: skip
-        at_least(0, lr=self.lr, clip=self.clip, seed=self.seed, patience=self.patience, decay=self.decay)
-        at_most(2**63 - 1, seed=self.seed)
-        shares(smoothing=self.smoothing, ema=self.ema)
+        require_min(
+            0,
+            lr=self.lr,
+            clip_norm=self.clip_norm,
+            seed=self.seed,
+            patience=self.patience,
+            weight_decay=self.weight_decay,
+        )
+        require_max(2**63 - 1, seed=self.seed)
+        require_fraction(label_smoothing=self.label_smoothing, ema=self.ema)
 
 
 @dataclass(frozen=True, config=STRICT)
 class DecodeConfig:
     """How to search for a translation."""
 
-    beam: int = 5  # 1 = greedy
+    beam_size: int = 5  # 1 = greedy
     length_penalty: float = 1.0  # a score is its log-probability / length ** this
-    batch: int = 64  # sentences at once
+    batch_size: int = 64  # sentences at once
 
     def __post_init__(self) -> None:
-        at_least(1, beam=self.beam, batch=self.batch)
-        at_least(-10, length_penalty=self.length_penalty)
-        at_most(10, length_penalty=self.length_penalty)
+        require_min(1, beam_size=self.beam_size, batch_size=self.batch_size)
+        require_min(-10, length_penalty=self.length_penalty)
+        require_max(10, length_penalty=self.length_penalty)
 
 
 class Family(NamedTuple):

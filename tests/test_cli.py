@@ -276,10 +276,10 @@ def test_a_second_training_in_the_same_folder_needs_a_decision(regard, small_run
 
 
 def test_two_trainings_cannot_share_a_folder_at_once(regard, small_run, tmp_path):
-    from regard.data.files import alone
+    from regard.data.files import lock_folder
 
     shutil.copytree(small_run, tmp_path / "run")
-    with alone(tmp_path / "run"):
+    with lock_folder(tmp_path / "run"):
         refuses(regard("train", "reverse", "--out", tmp_path / "run", "--resume"), "another training is at work")
 
 
@@ -321,9 +321,9 @@ def test_a_damaged_run_folder_is_refused_by_the_name_of_the_file(regard, small_r
 @pytest.mark.parametrize("how", [(), ("--beam", "1"), ("--temperature", "1"), ("--precision", "int8")])
 def test_weights_that_are_not_numbers_are_refused_however_they_are_used(regard, small_run, tmp_path, how):
     weights = load_file(small_run / "model.safetensors")
-    weights["decoder.0.around_cross.norm.weight"][0] = float("nan")
+    weights["decoder.0.cross_residual.norm.weight"][0] = float("nan")
     folder = damaged(small_run, tmp_path, "model.safetensors", save(weights))
-    refuses(regard("translate", folder, "a b", *how), "model.safetensors", "decoder.0.around_cross.norm.weight")
+    refuses(regard("translate", folder, "a b", *how), "model.safetensors", "decoder.0.cross_residual.norm.weight")
 
 
 def test_a_beam_too_wide_for_the_memory_is_refused_in_one_line(regard, small_run):
@@ -340,7 +340,7 @@ def test_a_run_folder_of_another_version_is_refused(regard, small_run, tmp_path)
 
 
 def test_a_tokenizer_of_another_vocabulary_is_refused(regard, small_run, tmp_path):
-    from regard.data.tokenizer import train_bpe
+    from regard.data.text.tokenizer import train_bpe
 
     train_bpe(["quite other words", "than those"], 90).save(tmp_path / "other.json")
     folder = damaged(small_run, tmp_path, "tokenizer.json", (tmp_path / "other.json").read_bytes())
@@ -410,7 +410,7 @@ def test_fresh_deletes_a_run_only_once_the_new_data_is_good(regard, small_run, t
 def test_a_held_out_sentence_too_long_for_the_model_does_not_end_the_training(regard, tmp_path):
     train = write(tmp_path / "train.tsv", "a b c\tc b a\n" * 50)
     valid = write(tmp_path / "valid.tsv", "a b " * 90 + "\tx\n" + "a b c\tc b a\n" * 4 + "b " * 90 + "\ty\n")
-    said = regard("train", "translate", f"data.train={train}", f"data.valid={valid}", "data.longest=20", "model=tiny", *SMALL,
+    said = regard("train", "translate", f"data.train={train}", f"data.valid={valid}", "data.max_len=20", "model=tiny", *SMALL,
                   "train.steps=2", "--out", tmp_path / "run")  # fmt: skip
     assert said.code == 0, said.err
     said = regard("score", tmp_path / "run", "--on", valid)
@@ -419,7 +419,7 @@ def test_a_held_out_sentence_too_long_for_the_model_does_not_end_the_training(re
 
 
 def test_a_diverging_training_stops_before_it_is_saved(regard, tmp_path):
-    wild = ("train.save_every=1", "train.lr=1e30", "train.warmup=1", "train.clip=0.0")
+    wild = ("train.save_every=1", "train.lr=1e30", "train.warmup=1", "train.clip_norm=0.0")
     refuses(regard("train", "reverse", *SMALL, "train.steps=30", *wild, "--out", tmp_path / "run"), "train.lr")
     saved = list((tmp_path / "run" / "checkpoints").glob("step-*/model.safetensors"))
     assert saved

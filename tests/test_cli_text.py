@@ -68,7 +68,7 @@ def test_ask_answers(regard, text_runs):
 
 def test_an_answer_that_fills_gaps_names_them(text_runs, monkeypatch):
     opened = load(text_runs / "spans")
-    first, second, third = opened.tokenizer.marks.sentinels[:3]
+    first, second, third = opened.tokenizer.special.sentinels[:3]
     [cat, mat] = opened.tokenizer.encode(["cat", "mat"])
     said = [Hypothesis([first, *cat, second, *mat, third], 0.0)]
     monkeypatch.setattr(Translator, "search", lambda *given, **how: [said])

@@ -36,7 +36,12 @@ def test_changes_go_on_top_of_the_recipe_and_the_last_one_wins():
 
 def test_a_size_is_the_papers_until_a_key_changes_it():
     sizes = FAMILIES["transformer"].sizes
-    assert (sizes["tiny"].dim, sizes["tiny"].widen * sizes["tiny"].dim, sizes["tiny"].heads, sizes["tiny"].depth) == (
+    assert (
+        sizes["tiny"].dim,
+        sizes["tiny"].mlp_ratio * sizes["tiny"].dim,
+        sizes["tiny"].heads,
+        sizes["tiny"].depth,
+    ) == (
         128,
         256,
         4,
@@ -44,17 +49,22 @@ def test_a_size_is_the_papers_until_a_key_changes_it():
     )
     assert (
         sizes["small"].dim,
-        sizes["small"].widen * sizes["small"].dim,
+        sizes["small"].mlp_ratio * sizes["small"].dim,
         sizes["small"].heads,
         sizes["small"].depth,
     ) == (256, 1024, 4, 3)
-    assert (sizes["base"].dim, sizes["base"].widen * sizes["base"].dim, sizes["base"].heads, sizes["base"].depth) == (
+    assert (
+        sizes["base"].dim,
+        sizes["base"].mlp_ratio * sizes["base"].dim,
+        sizes["base"].heads,
+        sizes["base"].depth,
+    ) == (
         512,
         2048,
         8,
         6,
     )
-    assert (sizes["big"].dim, sizes["big"].widen * sizes["big"].dim, sizes["big"].heads, sizes["big"].depth) == (
+    assert (sizes["big"].dim, sizes["big"].mlp_ratio * sizes["big"].dim, sizes["big"].heads, sizes["big"].depth) == (
         1024,
         4096,
         16,
@@ -74,8 +84,8 @@ def test_a_run_is_frozen():
         ("train.lr=fast", r"train\.lr: .*'fast'"),
         ("model.norm=middle", r"model\.norm: .*'middle'"),
         ("model.tied=1", r"model\.tied: .*got 1"),
-        ("data.longest=1", "longest is 1"),
-        ("train.smoothing=1.0", "smoothing is 1.0"),
+        ("data.max_len=1", "max_len is 1"),
+        ("train.label_smoothing=1.0", "smoothing is 1.0"),
     ],
 )
 def test_a_wrong_value_says_the_key_and_what_came(change, message):

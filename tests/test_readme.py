@@ -96,10 +96,10 @@ def test_the_commands_run_as_they_are_pasted(tmp_path, minilm):
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         Image.effect_noise((40, 30), 60).convert("RGB").save(tmp_path / name)
-    few = ["train.steps=3", "train.save_every=2", "decode.beam=1"]
+    few = ["train.steps=3", "train.save_every=2", "decode.beam_size=1"]
     shape = ["data.vocab=300", "model.dim=16", "model.depth=1", "model.heads=2"]
-    small = {"fashion-vit": ["model.dim=18"], "cifar10-swin": ["model.dim=16"], "images": ["train.images=2", "model.image=32"],
-             "mnist-pixel": ["model.dim=16", "model.depth=1", "model.heads=2", "model.image=8"]}  # fmt: skip
+    small = {"fashion-vit": ["model.dim=18"], "cifar10-swin": ["model.dim=16"], "images": ["train.batch_size=2", "model.image=32"],
+             "mnist-image-gpt": ["model.dim=16", "model.depth=1", "model.heads=2", "model.image=8"]}  # fmt: skip
     seen = set()
     for words in commands():
         seen.add(words[1])
@@ -129,7 +129,7 @@ def test_the_python_example_runs(small_run):
 
 
 def test_the_sentences_of_the_demo_are_held_out_from_its_training():
-    from regard.data.toys import toy_pairs
+    from regard.data.text.toys import toy_pairs
 
     [line] = [
         line for line in (ROOT / "Makefile").read_text().splitlines() if "regard translate runs/phrasebook" in line

@@ -53,7 +53,7 @@ def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training
         source, target = batch
         logits = model(input_ids=source, attention_mask=source != pad, decoder_input_ids=target[:, :-1]).logits
         return F.cross_entropy(
-            logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=pad, label_smoothing=shape["smoothing"]
+            logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=pad, label_smoothing=shape["label_smoothing"]
         )
 
     trained = [p for p in model.parameters() if p.requires_grad]  # not the waves

@@ -43,7 +43,7 @@ def build(shape: dict[str, Any]) -> Model:
     }
     words = vocabulary(shape["vocab"])
     model = build_model({"encoder": side, "decoder": side, "tied_embeddings": True, "tied_softmax": True}, words, words)
-    model.loss_function = ("crossentropy", shape["smoothing"])
+    model.loss_function = ("crossentropy", shape["label_smoothing"])
     for part in model.modules():
         if isinstance(part, MultiHeadedAttention):
             part.dropout = nn.Identity()  # on the weights
@@ -70,7 +70,7 @@ def to_batch(shape: dict[str, Any], pair: tuple[Tensor, Tensor]) -> Batch:
 
 
 def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training:
-    model, smoothing = build(shape), shape["smoothing"]
+    model, smoothing = build(shape), shape["label_smoothing"]
     asked = {"optimizer": "adam", "learning_rate": shape["rate"], "adam_betas": (0.9, 0.98)}
     optimizer = build_optimizer(asked, model.parameters())
     # Its loss is a divergence from the smoothed targets: their entropy more is the cross-entropy that others report.

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from worker import serve, timed
 
-from regard.decode.precision import Trial
-from regard.decode.search import likeliest, stream
+from regard.decode.precision import PrecisionProbe
+from regard.decode.search import argmax, stream
 from regard.interop.hf import import_model
 
 
@@ -18,7 +18,7 @@ class Side:
     def prepare(self, folder: str, precision: str, prompt: list[int], tokens: int) -> None:
         """Open the model in its precision."""
         self.prompt, self.tokens = prompt, tokens
-        with Trial(precision) as trial:
+        with PrecisionProbe(precision) as trial:
             _, _, model = import_model(Path(folder))
             self.model: Any = trial.passed(model)
 
@@ -28,7 +28,7 @@ class Side:
     def write(self) -> list[int]:
         """As many tokens as asked, without an end."""
         source = torch.tensor([self.prompt])
-        return list(stream(self.model, source, likeliest, bos=source[:, -1], limit=self.tokens))
+        return list(stream(self.model, source, argmax, bos=source[:, -1], limit=self.tokens))
 
     def repeat(self) -> float:
         """Seconds of one text."""

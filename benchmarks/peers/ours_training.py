@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from worker import Training, parameters, serve_training
 
-from regard.data.batch import Batch
+from regard.data.text.batches import PairBatch
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.train import memory
 from regard.train.objectives import translate
@@ -28,16 +28,16 @@ def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training
         dim=shape["dim"],
         depth=shape["depth"],
         heads=shape["heads"],
-        widen=shape["mlp"] // shape["dim"],
+        mlp_ratio=shape["mlp"] // shape["dim"],
         dropout=shape["dropout"],
     )
-    model, smoothing = Transformer(config).train(), shape["smoothing"]
+    model, label_smoothing = Transformer(config).train(), shape["label_smoothing"]
     optimizer = adam(model)
     KEPT.enter_context(memory.kept())  # the allocator, as `regard train` sets it
 
-    def step(batch: Batch, rate: float = shape["rate"]) -> tuple[float, float]:
+    def step(batch: PairBatch, rate: float = shape["rate"]) -> tuple[float, float]:
         tokens = batch.tokens
-        loss, nll = translate(model, batch, smoothing)
+        loss, nll = translate(model, batch, label_smoothing)
         (loss / tokens).backward()
         seen = float(nll) / tokens
         norm = float(nn.utils.clip_grad_norm_(model.parameters(), math.inf))
@@ -49,7 +49,7 @@ def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training
         optimizer.zero_grad(set_to_none=True)
         return float(loss) / tokens, seen
 
-    batches = [Batch(*pair) for pair in pairs]
+    batches = [PairBatch(*pair) for pair in pairs]
     about = {"version": VERSION, "torch": torch.__version__, "parameters": parameters(model), "given": "fused Adam"}
     curve = lambda rates: [step(batch, rate)[1] for batch, rate in zip(batches, rates, strict=True)]  # noqa: E731
     keep = lambda file: save_file({name: value.clone() for name, value in model.state_dict().items()}, file)  # noqa: E731

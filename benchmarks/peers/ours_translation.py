@@ -25,7 +25,7 @@ class Side:
             except ValueError as error:
                 return str(error)
         self.translator, self.beam = self.translators[precision], beam
-        self.batch = settings.get("batch", self.translator.run.decode.batch)
+        self.batch = settings.get("batch", self.translator.run.decode.batch_size)
         self.groups = [[row] for row in range(rows)] if alone else [list(range(rows))]
         return ""
 

@@ -7,7 +7,7 @@ import torch
 from worker import serve, timed
 
 from regard.interop.hf import import_model
-from regard.layers.conv import fold_norms
+from regard.layers.conv import fold_batch_norms
 
 
 class Side:
@@ -16,7 +16,7 @@ class Side:
     def prepare(self, folder: str, side: int) -> None:
         """Open the model."""
         _, _, model = import_model(Path(folder))
-        self.model, self.side = fold_norms(model.eval()), side
+        self.model, self.side = fold_batch_norms(model.eval()), side
 
     @torch.inference_mode()
     def look(self, batch: int) -> list[list[float]]:

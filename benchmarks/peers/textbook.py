@@ -110,7 +110,7 @@ class Textbook(nn.Module):
         layer = (dim, shape["heads"], shape["mlp"], shape["dropout"])
         self.encoder = nn.ModuleList(EncoderLayer(*layer) for _ in range(depth))
         self.decoder = nn.ModuleList(DecoderLayer(*layer) for _ in range(depth))
-        self.encoder_end, self.decoder_end = LayerNorm(dim), LayerNorm(dim)
+        self.encoder_norm, self.decoder_norm = LayerNorm(dim), LayerNorm(dim)
         for p in self.parameters():
             if p.dim() > 1:
                 nn.init.xavier_uniform_(p)
@@ -129,26 +129,31 @@ class Textbook(nn.Module):
         memory = self.embed(source)
         for layer in self.encoder:
             memory = layer(memory, source_mask)
-        memory = self.encoder_end(memory)
+        memory = self.encoder_norm(memory)
         x = self.embed(target)
         for layer in self.decoder:
             x = layer(x, memory, source_mask, target_mask)
-        return (self.decoder_end(x) @ self.table.weight.T).log_softmax(-1)  # (B, T, V)
+        return (self.decoder_norm(x) @ self.table.weight.T).log_softmax(-1)  # (B, T, V)
 
 
 class SmoothedLoss(nn.Module):
     """The divergence from targets that leave ε of the probability to all words alike, section 5.4."""
 
-    def __init__(self, vocab: int, pad: int, smoothing: float):
+    def __init__(self, vocab: int, pad: int, label_smoothing: float):
         super().__init__()
-        self.divergence, self.vocab, self.pad, self.smoothing = nn.KLDivLoss(reduction="sum"), vocab, pad, smoothing
-        gold, other = 1 - smoothing + smoothing / vocab, smoothing / vocab
+        self.divergence, self.vocab, self.pad, self.label_smoothing = (
+            nn.KLDivLoss(reduction="sum"),
+            vocab,
+            pad,
+            label_smoothing,
+        )
+        gold, other = 1 - label_smoothing + label_smoothing / vocab, label_smoothing / vocab
         self.entropy = -gold * math.log(gold) - (vocab - 1) * other * math.log(other)
 
     def forward(self, log_p: Tensor, wanted: Tensor) -> Tensor:
         wanted = wanted.reshape(-1, 1)  # (B · T, 1)
-        targets = torch.full((len(wanted), self.vocab), self.smoothing / self.vocab)
-        targets.scatter_(1, wanted, 1 - self.smoothing + self.smoothing / self.vocab)
+        targets = torch.full((len(wanted), self.vocab), self.label_smoothing / self.vocab)
+        targets.scatter_(1, wanted, 1 - self.label_smoothing + self.label_smoothing / self.vocab)
         targets.masked_fill_(wanted == self.pad, 0.0)
         return self.divergence(log_p.reshape(-1, self.vocab), targets)
 
@@ -170,7 +175,7 @@ def take_weights(model: Textbook, file: str) -> None:
 
 
 def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training:
-    model, loss_of = Textbook(shape).train(), SmoothedLoss(shape["vocab"], shape["pad"], shape["smoothing"])
+    model, loss_of = Textbook(shape).train(), SmoothedLoss(shape["vocab"], shape["pad"], shape["label_smoothing"])
     adam = torch.optim.Adam(model.parameters(), lr=shape["rate"], betas=(0.9, 0.98), eps=1e-9)
     seen: list[float] = []  # the loss without smoothing, for `curve`
 

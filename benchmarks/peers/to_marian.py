@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import regard
-from regard.data.batch import pad
-from regard.data.tokenizer import BOS, EOS, PAD
+from regard.data.text.batches import pad
+from regard.data.text.tokenizer import BOS, EOS, PAD
 from regard.interop.hf import export_model
 
 __all__ = ["write"]
@@ -35,7 +35,7 @@ def write(run: Path, cache: Path, pairs: list[tuple[str, str]]) -> Path:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     (cache / ".gitignore").write_text("*\n")
-    export_model("transformer", translator.model.config, translator.model, part, translator.tokenizer.marks)
+    export_model("transformer", translator.model.config, translator.model, part, translator.tokenizer.special)
     ends = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD, "decoder_start_token_id": BOS}
     (part / "generation_config.json").write_text(json.dumps(ends, indent=1))
     tokens = translator.tokenizer.tokens(range(translator.tokenizer.vocab))
@@ -49,7 +49,7 @@ def write(run: Path, cache: Path, pairs: list[tuple[str, str]]) -> Path:
 def probe(translator: Any, pairs: list[tuple[str, str]]) -> dict[str, Tensor]:
     """Padded sources (B, S), targets (B, T) from their start on, and regard's logits (B, T, V) after each."""
     sources, targets = (translator.tokenizer.encode(side) for side in zip(*pairs, strict=True))
-    marks = translator.tokenizer.marks
-    source, target = pad(sources, marks), pad([[BOS, *ids] for ids in targets], marks)[:, :-1]
+    special = translator.tokenizer.special
+    source, target = pad(sources, special), pad([[BOS, *ids] for ids in targets], special)[:, :-1]
     target = target.masked_fill(target == EOS, PAD).contiguous()  # the end is what the last place must say
     return {"source": source, "target": target, "logits": translator.model(source, target).contiguous()}

@@ -54,7 +54,7 @@ class TorchTransformer(nn.Module):
             logits.flatten(0, 1),
             wanted.flatten(),
             ignore_index=self.shape["pad"],
-            label_smoothing=self.shape["smoothing"],
+            label_smoothing=self.shape["label_smoothing"],
         )
 
 

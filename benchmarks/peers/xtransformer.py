@@ -50,7 +50,7 @@ class Pair(nn.Module):
             logits.flatten(0, 1),
             target[:, 1:].flatten(),
             ignore_index=self.shape["pad"],
-            label_smoothing=self.shape["smoothing"],
+            label_smoothing=self.shape["label_smoothing"],
         )
 
 

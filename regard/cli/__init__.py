@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.answer import ask, classify, embed, fill, generate, translate
-from regard.cli.exchange import export, import_
-from regard.cli.inside import cost, show
-from regard.cli.learn import recipes, score, train
+from regard.cli.convert import export, import_
+from regard.cli.inspect import cost, show
+from regard.cli.predict import ask, classify, embed, fill, generate, translate
+from regard.cli.train import recipes, score, train
 from regard.version import VERSION
 
 __all__ = ["app", "main"]
@@ -101,7 +101,7 @@ def _one_line(mistake: Exception) -> str | None:
     if isinstance(mistake, ValueError):
         return str(mistake)
     if isinstance(mistake, RuntimeError) and any(said in str(mistake) for said in ("allocate memory", "out of memory")):
-        return "there is not enough memory for it; use a smaller --beam or --batch, train.tokens or train.images, or model.image"
+        return "there is not enough memory for it; use a smaller --beam or --batch, train.batch_tokens or train.batch_size, or model.image"
     if isinstance(mistake, OSError):
         full = mistake.errno in (errno.ENOSPC, errno.EDQUOT)
         what = (

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AnswerTokens", "Beam", "Changes", "Checkpoint", "Device", "Head", "Input", "Json", "Layer", "Masked",
+__all__ = ["AnswerTokens", "Beam", "Changes", "Checkpoint", "Device", "Head", "Input", "Json", "Layer", "MaskedBatch",
            "NBest", "Out", "Penalty", "Picture", "Precision", "Questions", "Recipe", "RunFolder", "Sentences", "Sheet",
            "Split", "Stops", "Temperature", "Texts", "Together", "Tokens", "TopK", "TopP", "Vectors"]  # fmt: skip
 
@@ -18,7 +18,7 @@ Sentences = Annotated[list[str] | None, typer.Argument(
     help="Sentences; none: standard input, a line each.", show_default=False)]
 Questions = Annotated[list[str] | None, typer.Argument(
     help="Texts that begin with their task; none: standard input, a line each.", show_default=False)]
-Masked = Annotated[list[str] | None, typer.Argument(
+MaskedBatch = Annotated[list[str] | None, typer.Argument(
     help="Texts with [MASK] where a word is to be guessed; none: standard input, a line each.", show_default=False)]
 Texts = Annotated[list[str] | None, typer.Argument(
     help="Texts, or picture files; none: standard input, a line each.", show_default=False)]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["alone", "cache_folder", "flush", "read_lines", "read_pieces", "sync_folder", "write_atomic"]
+__all__ = ["cache_folder", "flush", "lock_folder", "read_lines", "read_pieces", "sync_folder", "write_atomic"]
 
 
 def cache_folder() -> Path:
@@ -27,21 +27,21 @@ def read_lines(file: Path) -> Iterator[str]:
 
     The file "-" is standard input.
     """
-    return (line.rstrip("\r\n") for line in read_pieces(file, longest=-1))
+    return (line.rstrip("\r\n") for line in read_pieces(file, max_len=-1))
 
 
-def read_pieces(file: Path, longest: int) -> Iterator[str]:
+def read_pieces(file: Path, max_len: int) -> Iterator[str]:
     """Stream the same lines with their ends; one of over `longest` bytes comes in several pieces, cut before a space."""
     name = "standard input" if str(file) == "-" else file
     number, before, line = 1, 0, b""  # `before`: bytes of this line that have gone
     try:
         with _open(file) as lines:
             while True:
-                more = lines.readline(longest)
+                more = lines.readline(max_len)
                 line += more
                 if not line:
                     return
-                whole = longest < 0 or len(more) < longest or line.endswith(b"\n")
+                whole = max_len < 0 or len(more) < max_len or line.endswith(b"\n")
                 piece = line if whole else line[: _cut(line)]
                 if b"\0" in piece:
                     at = before + piece.index(0) + 1
@@ -96,7 +96,7 @@ def write_atomic(file: Path, content: bytes) -> None:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Hold a folder for this process; a second training in it would mix two runs.  A killed process lets go by itself."""
     if os.name != "posix":  # no such lock there
         yield

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from regard.config import Run
-from regard.data.gallery import fitting, kept_side, squared
-from regard.data.photo import Bytes
-from regard.data.pictures import as_input
+from regard.data.image.batches import to_model_input
+from regard.data.image.dataset import fitting, resize_side, squared
+from regard.data.image.io import Bytes
 from regard.decode.reader import Guess
 
-__all__ = ["UNTRAINED", "Classifier"]
+__all__ = ["UNTRAINED", "ImageClassifier"]
 
 UNTRAINED = (
     "this model has learnt no classes; train it on some: regard train images init=THIS_FOLDER data.train=PICTURES"
@@ -26,7 +26,7 @@ UNTRAINED = (
 
 
 @dataclass(frozen=True)
-class Classifier:
+class ImageClassifier:
     """A model of pictures, the run it comes from, and the names of the classes it knows."""
 
     VERBS: ClassVar = ("classify",)  # of the command line, that take it
@@ -42,9 +42,9 @@ class Classifier:
         """The likeliest classes of each picture, a file or an array (Y, X, C) of bytes, best first."""
         if isinstance(pictures, str | Path):
             raise ValueError("a list of pictures is wanted, not one; put it in brackets")
-        if "classes" in self.run.untrained.split(","):
+        if "classifier" in self.run.untrained.split(","):
             raise ValueError(UNTRAINED)
-        found, size = [], self.run.decode.batch
+        found, size = [], self.run.decode.batch_size
         for first in range(0, len(pictures), size):
             seen = torch.cat([self.read(one) for one in pictures[first : first + size]])  # (B, C, Y, X)
             odds, best = self.model(seen).softmax(-1).topk(min(top, len(self.labels)))
@@ -55,12 +55,12 @@ class Classifier:
 
     def read(self, picture: str | Path | Bytes) -> Tensor:
         """What the model sees of a picture: its middle, scaled; (1, C, Y, X)."""
-        return as_input(self.square(picture)[None], self.run.model.image, self.run.data).to(self._device)
+        return to_model_input(self.square(picture)[None], self.run.model.image, self.run.data).to(self._device)
 
     def square(self, picture: str | Path | Bytes) -> Bytes:
         """The middle of a picture, as training saw it: (Y, X, C)."""
         c, how = self.run.model, self.run.data
-        side = kept_side(how, c.image)
+        side = resize_side(how, c.image)
         if isinstance(picture, str | Path):
             return squared(how, c.image, c.channels, side, Path(picture))
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != c.channels or not picture.size:

@@ -8,27 +8,27 @@ import torch
 
 from regard.config import Run
 from regard.config import load as load_run
-from regard.data.tokenizer import Tokenizer
-from regard.decode.classifier import Classifier
-from regard.decode.painter import Painter
-from regard.decode.precision import Trial
+from regard.data.text.tokenizer import Tokenizer
+from regard.decode.classifier import ImageClassifier
+from regard.decode.painter import ImageGenerator
+from regard.decode.precision import PrecisionProbe
 from regard.decode.reader import Reader
 from regard.decode.translator import Translator
-from regard.decode.writer import Writer
-from regard.layers.conv import fold_norms
+from regard.decode.writer import TextGenerator
+from regard.layers.conv import fold_batch_norms
 from regard.models import FAMILIES, load_model
 
-__all__ = ["USES", "answering", "load", "pick_device", "read_labels"]
+__all__ = ["USES", "load", "make_predictor", "pick_device", "read_labels"]
 
-USES: dict[str, Any] = {"transformer": Translator, "t5": Translator, "gpt": Writer, "bert": Reader}
+USES: dict[str, Any] = {"transformer": Translator, "t5": Translator, "gpt": TextGenerator, "bert": Reader}
 
 
-def answering(model: Any, tokenizer: Tokenizer | None, run: Run, labels: tuple[str, ...] = ()) -> Any:
+def make_predictor(model: Any, tokenizer: Tokenizer | None, run: Run, labels: tuple[str, ...] = ()) -> Any:
     """A model with what it takes to answer; one of pictures has no tokenizer."""
     if run.task == "pixels":
-        return Painter(model, run)
+        return ImageGenerator(model, run)
     if run.task == "image":
-        return Classifier(model, run, labels)
+        return ImageClassifier(model, run, labels)
     assert tokenizer is not None
     if labels:
         return Reader(model, tokenizer, run, labels)
@@ -66,7 +66,7 @@ def load(folder: str | Path, device: str = "auto", precision: str = "float32") -
     where = torch.device("cpu") if precision == "int8" and device == "auto" else pick_device(device)
     if precision == "int8" and where.type != "cpu":
         raise ValueError(f"precision int8 on {where}; it is for the cpu")
-    with Trial(precision) as trial:
+    with PrecisionProbe(precision) as trial:
         model = load_model(folder)
         run = dataclasses.replace(load_run(str(folder / "run.toml"), (), FAMILIES), model=model.config)
         tokenizer = _tokenizer(folder, run) if hasattr(model.config, "vocab") else None
@@ -77,8 +77,8 @@ def load(folder: str | Path, device: str = "auto", precision: str = "float32") -
                 f"restore the file it was trained with"
             )
         if precision == "float32" and run.task == "image":  # nothing is decoded
-            return answering(fold_norms(model.to(where)), None, run, labels)
-        return answering(trial.passed(model.to(where)), tokenizer, run, labels)
+            return make_predictor(fold_batch_norms(model.to(where)), None, run, labels)
+        return make_predictor(trial.passed(model.to(where)), tokenizer, run, labels)
 
 
 def _tokenizer(folder: Path, run: Run) -> Tokenizer:

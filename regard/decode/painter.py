@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from regard.config import Run
-from regard.data.pixels import from_numbers
+from regard.data.image.pixels import from_numbers
 from regard.decode import search
 
-__all__ = ["Painter"]
+__all__ = ["ImageGenerator"]
 
 MOST = 4096  # pictures on a sheet
 
 
 @dataclass(frozen=True)
-class Painter:
+class ImageGenerator:
     """A model of pixels and the run it comes from."""
 
     VERBS: ClassVar = ("generate",)  # of the command line, that take it
@@ -51,12 +51,12 @@ class Painter:
         if not 0 <= seed < 2**63:
             raise ValueError(f"seed {seed}; use 0 or more and less than 2 ** 63")
         device = next(self.model.parameters()).device
-        choose: Callable[[Tensor], Tensor] = search.likeliest
+        choose: Callable[[Tensor], Tensor] = search.argmax
         if temperature != 0:
-            choose = search.drawing(torch.Generator(device).manual_seed(seed), temperature, top_k, top_p)
+            choose = search.sampler(torch.Generator(device).manual_seed(seed), temperature, top_k, top_p)
         numbers = []
-        for first in range(0, count, self.run.decode.batch):
-            token = torch.full((min(self.run.decode.batch, count - first),), c.colours, device=device)
+        for first in range(0, count, self.run.decode.batch_size):
+            token = torch.full((min(self.run.decode.batch_size, count - first),), c.colours, device=device)
             state, drawn = self.model.start(token[:, None]), []
             for place in range(c.image**2):
                 logits, state = self.model.step(token, state)  # (B, V)

@@ -10,14 +10,14 @@ import sys
 import torch
 from torch import nn
 
-from regard.layers.linear import Linear, by_columns, to_int8
+from regard.layers.linear import Linear, column_major, to_int8
 
-__all__ = ["Trial"]
+__all__ = ["PrecisionProbe"]
 
 PATIENCE = 120  # seconds for a child to load torch and try
 
 
-class Trial:
+class PrecisionProbe:
     """A child that tries the products of a precision while its parent goes on; `passed` waits for it.
 
     `with Trial("int8") as trial: model = trial.passed(model)`.
@@ -29,7 +29,7 @@ class Trial:
         self.precision = precision
         self.child: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> "Trial":
+    def __enter__(self) -> "PrecisionProbe":
         if self.precision != "float32":
             self.child = subprocess.Popen(  # noqa: S603  our own module
                 [sys.executable, "-m", __name__],
@@ -48,7 +48,7 @@ class Trial:
     def passed(self, model: nn.Module) -> nn.Module:
         """The model in that precision, its weights laid out for decoding, or an error that says why not."""
         if self.child is None:
-            return by_columns(model) if next(model.parameters()).device.type == "cpu" else model
+            return column_major(model) if next(model.parameters()).device.type == "cpu" else model
         try:
             _, words = self.child.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:

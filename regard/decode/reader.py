@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.config import Run
-from regard.data.tokenizer import Tokenizer
+from regard.data.text.tokenizer import Tokenizer
 from regard.layers.masks import padding_mask
 
 __all__ = ["UNTRAINED", "Filled", "Guess", "Reader"]
@@ -49,38 +49,38 @@ class Reader:
     labels: tuple[str, ...] = ()
 
     @property
-    def longest(self) -> int:
+    def max_len(self) -> int:
         """The most tokens of a text, start and end not counted."""
-        return min(int(self.model.longest) - 2, self.run.data.longest)
+        return min(int(self.model.max_len) - 2, self.run.data.max_len)
 
     def too_long(self, texts: Sequence[str]) -> list[int]:
         """Which of the texts, counted from 0, have more tokens than the model takes; `classify` and `embed` cut them."""
-        return [row for row, ids in enumerate(self.tokenizer.encode(texts)) if len(ids) > self.longest]
+        return [row for row, ids in enumerate(self.tokenizer.encode(texts)) if len(ids) > self.max_len]
 
     @torch.inference_mode()
     def fill(self, text: str, top: int = 5) -> Filled:
         """Guess each word hidden behind [MASK], from all the others."""
         if not isinstance(text, str):
             raise ValueError("one text is wanted, not a list; call fill for each")
-        marks = self.tokenizer.marks
-        if marks.mask is None:
+        special = self.tokenizer.special
+        if special.mask is None:
             raise ValueError("this model's tokenizer has no mask token; it was not trained to guess hidden words")
-        if self.run.task == "class" or "hidden" in self.run.untrained:
+        if self.run.task == "class" or "lm_head" in self.run.untrained:
             raise ValueError(UNTRAINED)
         if MASK not in text:
             raise ValueError(f"no {MASK} in {text[:60]!r}; write {MASK} where a word is to be guessed")
-        [name] = self.tokenizer.tokens([marks.mask])
-        [ids] = self.tokenizer.encode([text.replace(MASK, name)], marks=True)
-        if len(ids) > self.longest:
-            raise ValueError(f"the text has {len(ids):,} tokens; this model takes at most {self.longest:,}: shorten it")
-        tokens = torch.tensor([[marks.bos, *ids, marks.eos]], device=self._device)
-        [hidden] = (tokens == marks.mask).nonzero()[:, 1:].unbind(1)
+        [name] = self.tokenizer.tokens([special.mask])
+        [ids] = self.tokenizer.encode([text.replace(MASK, name)], parse_special=True)
+        if len(ids) > self.max_len:
+            raise ValueError(f"the text has {len(ids):,} tokens; this model takes at most {self.max_len:,}: shorten it")
+        tokens = torch.tensor([[special.bos, *ids, special.eos]], device=self._device)
+        [hidden] = (tokens == special.mask).nonzero()[:, 1:].unbind(1)
         if not len(hidden):
             raise ValueError(
                 f"this model's tokenizer has {name} among its words, not as a mark; flag it as special in tokenizer.json"
             )
-        logits = self.model.hidden(self.model.encode(tokens)[0, hidden])  # (n, V)
-        logits[:, list(self.tokenizer.special)] = -torch.inf  # words, not marks
+        logits = self.model.lm_head(self.model.encode(tokens)[0, hidden])  # (n, V)
+        logits[:, list(self.tokenizer.special_ids)] = -torch.inf  # words, not marks
         odds, best = logits.softmax(-1).topk(min(top, logits.shape[-1]))
         for place, word in zip(hidden.tolist(), best[:, 0].tolist(), strict=True):
             ids[place - 1] = word
@@ -124,16 +124,16 @@ class Reader:
         """Texts of similar length together: their rows, their tokens (B, T) and the mask of what is not padding."""
         if isinstance(texts, str):
             raise ValueError("a list of texts is wanted, not one string; put it in brackets")
-        marks, size = self.tokenizer.marks, self.run.decode.batch
-        sources = [ids[: self.longest] for ids in self.tokenizer.encode(texts)]
+        special, size = self.tokenizer.special, self.run.decode.batch_size
+        sources = [ids[: self.max_len] for ids in self.tokenizer.encode(texts)]
         order = sorted(range(len(sources)), key=lambda row: len(sources[row]))
         for first in range(0, len(order), size):
             rows = order[first : first + size]
-            longest = len(sources[rows[-1]]) + 2
-            lines = [[marks.bos, *sources[row], marks.eos] for row in rows]
+            max_len = len(sources[rows[-1]]) + 2
+            lines = [[special.bos, *sources[row], special.eos] for row in rows]
             tokens = torch.tensor(
-                [line + [-1] * (longest - len(line)) for line in lines], device=self._device
+                [line + [-1] * (max_len - len(line)) for line in lines], device=self._device
             )  # (B, T)
             mask = padding_mask(tokens, -1)
-            yield rows, tokens.masked_fill(tokens == -1, marks.pad), mask
+            yield rows, tokens.masked_fill(tokens == -1, special.pad), mask
             progress(first + len(rows))

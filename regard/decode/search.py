@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.decode.highest import highest, log_total
-from regard.decode.step import Steps, take
+from regard.decode.step import Decoder, reorder
+from regard.decode.topk import blocked_logsumexp, blocked_topk
 
-__all__ = ["Hypothesis", "beam", "drawing", "greedy", "likeliest", "sample", "stream"]
+__all__ = ["Hypothesis", "argmax", "beam", "greedy", "sample", "sampler", "stream"]
 
 STAY = 0.75  # ended sentences leave once no more than this share of the batch goes on: leaving copies those that stay
 
@@ -30,7 +30,7 @@ def _score(total: float, length: int, penalty: float) -> float:
 
 
 def greedy(
-    model: Steps,
+    model: Decoder,
     source: Tensor,
     limits: Tensor,
     *,
@@ -43,26 +43,26 @@ def greedy(
 
     Unless `scored`, the odds of all other tokens need not be summed.
     """
-    return _roll(model, source, limits, likeliest, bos, eos, penalty, scored)
+    return _roll(model, source, limits, argmax, bos, eos, penalty, scored)
 
 
-def likeliest(logits: Tensor) -> Tensor:
+def argmax(logits: Tensor) -> Tensor:
     """The likeliest token of each row: (B, V) → (B,)."""
     if len(logits) == 1:  # many small calls would take longer than one that is not so quick
         return logits.max(1)[1]
-    return highest(logits[:, None], 1)[1][:, 0]
+    return blocked_topk(logits[:, None], 1)[1][:, 0]
 
 
 def sample(
-    model: Steps, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, generator: torch.Generator,
+    model: Decoder, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, generator: torch.Generator,
     temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, penalty: float = 1.0, scored: bool = True,
 ) -> list[Hypothesis]:  # fmt: skip
     """A token drawn by its probability, each time; see `drawing`."""
-    draw = drawing(generator, temperature, top_k, top_p)
+    draw = sampler(generator, temperature, top_k, top_p)
     return _roll(model, source, limits, draw, bos, eos, penalty, scored)
 
 
-def drawing(
+def sampler(
     generator: torch.Generator, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> Callable[[Tensor], Tensor]:
     """A function that draws a token of each row by its probability: (B, V) → (B,).
@@ -94,7 +94,7 @@ def drawing(
 
 @torch.inference_mode()
 def stream(
-    model: Steps, source: Tensor, choose: Callable[[Tensor], Tensor], *, bos: int | Tensor, limit: int
+    model: Decoder, source: Tensor, choose: Callable[[Tensor], Tensor], *, bos: int | Tensor, limit: int
 ) -> Iterator[int]:
     """The tokens of one answer, each as soon as it is chosen: source (1, S)."""
     token = torch.zeros(1, dtype=torch.long, device=source.device) + bos
@@ -107,7 +107,7 @@ def stream(
 
 @torch.inference_mode()
 def _roll(
-    model: Steps, source: Tensor, limits: Tensor, choose: Callable[[Tensor], Tensor], bos: int | Tensor, eos: int, penalty: float,
+    model: Decoder, source: Tensor, limits: Tensor, choose: Callable[[Tensor], Tensor], bos: int | Tensor, eos: int, penalty: float,
     scored: bool,
 ) -> list[Hypothesis]:  # fmt: skip
     """Step all sentences together; those that have ended leave the batch, several at once.
@@ -125,7 +125,7 @@ def _roll(
         logits, state = model.step(token, state)  # (B, V)
         token = choose(logits)  # (B,)
         if scored:
-            total += logits.gather(1, token[:, None])[:, 0] - log_total(logits)
+            total += logits.gather(1, token[:, None])[:, 0] - blocked_logsumexp(logits)
         for row, (i, one) in enumerate(zip(rows, token.tolist(), strict=True)):
             if i < 0:
                 continue
@@ -138,7 +138,7 @@ def _roll(
         if not stay:
             break
         if len(stay) <= STAY * len(rows):
-            state, token, total = take(
+            state, token, total = reorder(
                 (state, token, total), torch.tensor(stay, dtype=torch.long, device=source.device)
             )
             rows = [rows[row] for row in stay]
@@ -147,7 +147,7 @@ def _roll(
 
 @torch.inference_mode()
 def beam(
-    model: Steps, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, width: int, penalty: float = 1.0
+    model: Decoder, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, width: int, penalty: float = 1.0
 ) -> list[list[Hypothesis]]:
     """The `width` best unfinished answers, each time; for each sentence the best finished ones, best first.
 
@@ -159,7 +159,7 @@ def beam(
         raise ValueError(f"width {width}; use a beam of 1 or more")
     found: list[list[tuple[float, list[int]]]] = [[] for _ in range(len(source))]
     sentence = torch.arange(len(source), device=source.device)  # (B,): which sentence a line of beams is
-    state = take(model.start(source), sentence[:, None].expand(-1, width))  # (B · W, ...)
+    state = reorder(model.start(source), sentence[:, None].expand(-1, width))  # (B · W, ...)
     token = (torch.zeros(len(source), dtype=torch.long, device=source.device) + bos).repeat_interleave(width)
     score = torch.full((len(source), width), -math.inf, device=source.device)
     score[:, 0] = 0.0  # all beams begin alike: only the first may speak at the first step
@@ -184,8 +184,8 @@ def beam(
         stay = going.nonzero()[:, 0]
         if len(stay) > STAY * len(going):
             stay = torch.arange(len(going), device=source.device)
-        state = take(state, stay[:, None] * width + parent[stay])  # each beam goes on from its parent
-        token, score, said, sentence, going = take((token, score, said, sentence, going), stay)
+        state = reorder(state, stay[:, None] * width + parent[stay])  # each beam goes on from its parent
+        token, score, said, sentence, going = reorder((token, score, said, sentence, going), stay)
         token = token.flatten()
     if not all(found):
         raise ValueError("the model's scores are not numbers; its weights may be damaged: train again, or restore them")
@@ -200,5 +200,7 @@ def _grow(score: Tensor, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Te
     """
     vocab = logits.shape[-1]
     logits = logits.view(*score.shape, vocab)
-    best, where = highest(logits, count, score - log_total(logits.flatten(0, 1)).view_as(score))  # (B, count)
+    best, where = blocked_topk(
+        logits, count, score - blocked_logsumexp(logits.flatten(0, 1)).view_as(score)
+    )  # (B, count)
     return best, where // vocab, where % vocab

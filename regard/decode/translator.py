@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import torch
 
 from regard.config import Run
-from regard.data.batch import pad
-from regard.data.corpus import task_prefixes
-from regard.data.tokenizer import Tokenizer
+from regard.data.text.batches import pad
+from regard.data.text.dataset import task_prefixes
+from regard.data.text.tokenizer import Tokenizer
 from regard.decode import search
 from regard.decode.search import Hypothesis
-from regard.decode.workers import share
+from regard.decode.workers import map_in_threads
 from regard.layers.attention import Attention
 
 __all__ = ["Sampling", "Translation", "Translator"]
@@ -84,8 +84,8 @@ class Translator:
         """
         if isinstance(texts, str):
             raise ValueError("translate wants a list of sentences, not one string; put it in brackets")
-        width = self.run.decode.beam if beam is None else beam
-        size = self.run.decode.batch if batch is None else batch
+        width = self.run.decode.beam_size if beam is None else beam
+        size = self.run.decode.batch_size if batch is None else batch
         penalty = self.run.decode.length_penalty if length_penalty is None else length_penalty
         if temperature is not None and beam is not None and beam > 1:
             raise ValueError(
@@ -96,10 +96,10 @@ class Translator:
             raise ValueError(f"answers of {tokens} tokens; ask for 1 or more")
         sources = self.encode(texts)
         for number, ids in enumerate(sources, first):
-            if len(ids) > self.longest:
+            if len(ids) > self.max_len:
                 raise ValueError(
                     f"sentence {number} has {len(ids):,} tokens; "
-                    f"this model takes at most {self.longest}: split it into sentences"
+                    f"this model takes at most {self.max_len}: split it into sentences"
                 )
         sampling = None if temperature is None else Sampling(temperature, top_k, top_p, seed)
         answers = self.search(sources, beam=1 if sampling else width, batch=size, penalty=penalty, scored=scored,
@@ -117,7 +117,7 @@ class Translator:
         """The text of an answer; of one that fills gaps, with the names of the gaps."""
         if self.run.task != "spans":
             return self.tokenizer.decode(ids)
-        gaps = {number: f"<extra_id_{n}>" for n, number in enumerate(self.tokenizer.marks.sentinels)}
+        gaps = {number: f"<extra_id_{n}>" for n, number in enumerate(self.tokenizer.special.sentinels)}
         runs = ((gap, list(part)) for gap, part in groupby(ids, key=lambda number: gaps.get(number, "")))
         return " ".join(gap or self.tokenizer.decode(part) for gap, part in runs)
 
@@ -135,13 +135,13 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Token numbers in, token numbers out: the answers to each sentence, best first, in the order of the sentences."""
         device = next(self.model.parameters()).device
-        marks = self.tokenizer.marks
-        how: dict[str, Any] = {"bos": marks.bos, "eos": marks.eos, "penalty": penalty}
+        special = self.tokenizer.special
+        how: dict[str, Any] = {"bos": special.bos, "eos": special.eos, "penalty": penalty}
 
         draws = torch.Generator(device).manual_seed(sampling.seed if sampling else 0)
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
-            source = pad([sources[row] for row in rows], marks).to(device)
+            source = pad([sources[row] for row in rows], special).to(device)
             limits = torch.tensor([self.limit(len(sources[row]), tokens) for row in rows], device=device)
             if sampling is not None:
                 drawn = search.sample(self.model, source, limits, **how, scored=scored, generator=draws,
@@ -158,7 +158,7 @@ class Translator:
         size = max(1, min(batch, -(-len(order) // workers)))
         done = 0
         jobs = [order[start : start + size] for start in range(0, len(order), size)]
-        with closing(share(answer, jobs, workers)) as shared:  # also if `progress` is interrupted
+        with closing(map_in_threads(answer, jobs, workers)) as shared:  # also if `progress` is interrupted
             for rows, answers in shared:
                 for row, hypotheses in zip(rows, answers, strict=True):
                     found[row] = hypotheses
@@ -175,17 +175,17 @@ class Translator:
         return 1 if watched else workers  # one who watches sees the steps in their order
 
     @property
-    def longest(self) -> int:
+    def max_len(self) -> int:
         """The most tokens a sentence may have."""
-        return int(min(self.run.data.longest, self.model.longest - 1))
+        return int(min(self.run.data.max_len, self.model.max_len - 1))
 
     def too_long(self, texts: Sequence[str]) -> list[int]:
         """Which of the sentences, counted from 0, have more tokens than the model takes."""
-        return [row for row, ids in enumerate(self.encode(texts)) if len(ids) > self.longest]
+        return [row for row, ids in enumerate(self.encode(texts)) if len(ids) > self.max_len]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token numbers, without an end; a sentinel such as <extra_id_0> stands for itself, if the model knows any."""
-        numbers = self.tokenizer.marks.sentinels
+        numbers = self.tokenizer.special.sentinels
         known = dict(zip(self.tokenizer.tokens(numbers), numbers, strict=True))
         pieces = [re.split(r"(<extra_id_\d+>)", text) if known else [text] for text in texts]
         flat = iter(self.tokenizer.encode([piece for text in pieces for piece in text]))
@@ -193,7 +193,7 @@ class Translator:
 
     def limit(self, source: int, wanted: int | None = None) -> int:
         """The most tokens an answer may have: as many as wanted, else so many that only a repetition meets it."""
-        return int(min(2 * source + 20 if wanted is None else wanted, self.model.longest))
+        return int(min(2 * source + 20 if wanted is None else wanted, self.model.max_len))
 
 
 def _or(known: dict[str, int], piece: str, ids: list[int]) -> list[int]:

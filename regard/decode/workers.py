@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["share"]
+__all__ = ["map_in_threads"]
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 ALONE = threading.Lock()
 
 
-def share(
+def map_in_threads(
     work: Callable[[Job], Result], jobs: Sequence[Job], workers: int
 ) -> Generator[tuple[Job, Result], None, None]:
     """Each job with its result, as they are done; with one worker in this thread, on all cores.

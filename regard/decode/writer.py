@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from regard.config import Run
-from regard.data.tokenizer import Tokenizer
+from regard.data.text.tokenizer import Tokenizer
 from regard.decode import search
 
-__all__ = ["Writer"]
+__all__ = ["TextGenerator"]
 
 USUAL = 200  # tokens to write
 HALF = "\ufffd"  # what the first bytes of a character decode to
 
 
 @dataclass(frozen=True)
-class Writer:
+class TextGenerator:
     """A language model with its tokenizer and the run it comes from."""
 
     VERBS: ClassVar = ("generate",)  # of the command line, that take it
@@ -58,9 +58,9 @@ class Writer:
         if any(not one for one in stop):
             raise ValueError("an empty string to stop at would stop before the first word; leave it out")
         device = next(self.model.parameters()).device
-        choose: Callable[[Tensor], Tensor] = search.likeliest
+        choose: Callable[[Tensor], Tensor] = search.argmax
         if temperature != 0:
-            choose = search.drawing(torch.Generator(device).manual_seed(seed), temperature, top_k, top_p)
+            choose = search.sampler(torch.Generator(device).manual_seed(seed), temperature, top_k, top_p)
         source = torch.tensor([ids], device=device)  # (1, S)
         said = search.stream(self.model, source, choose, bos=source[:, -1], limit=tokens)
         return _until(stop, self._spell(ids, said))
@@ -70,32 +70,34 @@ class Writer:
         if tokens is not None and tokens < 1:
             raise ValueError(f"{tokens} tokens; ask for 1 or more")
         [ids] = self.tokenizer.encode([prompt])
-        ids = ids or self._beginning()
-        room = self.model.longest - len(ids) + 1  # the last token said is not read again
+        ids = ids or self._start_ids()
+        room = self.model.max_len - len(ids) + 1  # the last token said is not read again
         if room < 1:
             raise ValueError(
-                f"the prompt has {len(ids):,} tokens; this model has learnt places for {self.model.longest:,}: shorten it"
+                f"the prompt has {len(ids):,} tokens; this model has learnt places for {self.model.max_len:,}: shorten it"
             )
         if tokens is not None and tokens > room:
             raise ValueError(
-                f"a prompt of {len(ids):,} tokens and {tokens:,} more; this model has learnt places for {self.model.longest:,}: "
+                f"a prompt of {len(ids):,} tokens and {tokens:,} more; this model has learnt places for {self.model.max_len:,}: "
                 f"ask for at most {room:,}"
             )
         return ids, min(USUAL, room) if tokens is None else tokens
 
-    def _beginning(self) -> list[int]:
+    def _start_ids(self) -> list[int]:
         """What a text comes after: the end of another, or of a line."""
-        marks = self.tokenizer.marks
-        if self.tokenizer.knows_line_ends and marks.bos != marks.eos:  # else one mark stands between texts, as in GPT-2
+        special = self.tokenizer.special
+        if (
+            self.tokenizer.keeps_newlines and special.bos != special.eos
+        ):  # else one mark stands between texts, as in GPT-2
             return self.tokenizer.encode(["\n"])[0]
-        return [marks.eos]
+        return [special.eos]
 
     def _spell(self, prompt: list[int], said: Iterator[int]) -> Iterator[str]:
         """All of the text so far, after each token that ends a character.
 
         A tokenizer that knows line ends is told when a text is over; for others an end is the end of a line.
         """
-        eos, lines = self.tokenizer.marks.eos, not self.tokenizer.knows_line_ends
+        eos, lines = self.tokenizer.special.eos, not self.tokenizer.keeps_newlines
         before, ids, text = len(self.tokenizer.decode(prompt)), list(prompt), ""
         for token in said:
             if token != eos:

@@ -24,8 +24,8 @@ from safetensors.torch import save
 from regard.config import DataConfig, DecodeConfig, Run, build, to_toml
 from regard.config import load as load_run
 from regard.data.files import sync_folder, write_atomic
-from regard.data.gallery import kept_side
-from regard.data.tokenizer import Tokenizer
+from regard.data.image.dataset import resize_side
+from regard.data.text.tokenizer import Tokenizer
 from regard.decode.folder import read_labels
 from regard.interop.processor import PROCESSOR, Seen, describe_processor, read_processor
 from regard.interop.vocabulary import describe_tokenizer, read_tokenizer, with_ends
@@ -41,7 +41,7 @@ from regard.interop.weights import (
     read_model,
     write_weights,
 )
-from regard.models import FAMILIES, load_model, read_config, tensors
+from regard.models import FAMILIES, load_model, read_config, saved_tensors
 from regard.models import describe as describe_ours
 from regard.version import VERSION
 
@@ -49,7 +49,7 @@ __all__ = ["export_model", "export_run", "fetch", "import_model", "import_run"]
 
 TOKENIZERS = {"gpt": "bytes", "bert": "wordpiece", "t5": "bpe", "transformer": "bpe"}  # what is nearest of our own
 LONGEST = 512  # tokens, of a model that knows no limit
-HEADS = {"hidden": "hidden words", "pool": "the pooled vector", "classes": "classes"}
+HEADS = {"lm_head": "masked tokens", "pooler": "the pooled vector", "classifier": "classes"}
 POOLING = "1_Pooling/config.json"  # how sentence-transformers makes one vector of a text's
 FETCHED = ["config.json", GENERATION, "model.safetensors", "model.safetensors.index.json", "model-*.safetensors",
            "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt", "modules.json",
@@ -90,7 +90,7 @@ def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -
             found = _sized(found, seen.image)
             run = _run(found, to.name, _licence(folder), _pictures(seen))
         said = describe_ours(found.family, found.config, version)
-        write_atomic(part / "model.safetensors", save(tensors(found.model)))
+        write_atomic(part / "model.safetensors", save(saved_tensors(found.model)))
         write_atomic(part / "config.json", json.dumps(said, indent=1).encode())
         write_atomic(part / "run.toml", to_toml(run).encode())
         if getattr(found.config, "classes", 0):
@@ -123,11 +123,11 @@ def export_run(folder: Path, to: Path) -> None:
 def _text_files(folder: Path, run: Run, model: Any, said: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What their folder of a model of text says, beside its tokenizer and weights."""
     tokenizer, family = Tokenizer.load(folder / "tokenizer.json"), run.family
-    ends = numbers(tokenizer.marks, family)
-    longest = min(model.longest, LONGEST) if family == "t5" else model.config.longest
-    files = {"config.json": said | ends, "tokenizer_config.json": describe_tokenizer(tokenizer, family, longest)}
+    ends = numbers(tokenizer.special, family)
+    max_len = min(model.max_len, LONGEST) if family == "t5" else model.config.max_len
+    files = {"config.json": said | ends, "tokenizer_config.json": describe_tokenizer(tokenizer, family, max_len)}
     if family != "bert":
-        files[GENERATION] = ends | (_answers(run.decode, longest) if family != "gpt" else {})
+        files[GENERATION] = ends | (_answers(run.decode, max_len) if family != "gpt" else {})
     return files
 
 
@@ -156,7 +156,7 @@ def _whole(to: Path) -> Iterator[Path]:
 def _run(found: Imported, name: str, licence: str, data: dict[str, Any]) -> Run:
     """What run.toml says: enough to go on training, or to answer as the checkpoint would."""
     c, task = found.config, FAMILIES[found.family].tasks[0]
-    searched = {"beam": found.said.get("num_beams") or 1, "length_penalty": found.said.get("length_penalty")}
+    searched = {"beam_size": found.said.get("num_beams") or 1, "length_penalty": found.said.get("length_penalty")}
     return Run(
         name=re.sub(r"[^\w.+-]", "-", name).lstrip(".") or found.family,
         family=found.family,
@@ -171,10 +171,10 @@ def _run(found: Imported, name: str, licence: str, data: dict[str, Any]) -> Run:
 
 def _text(found: Imported, vocab: int, most: int) -> dict[str, Any]:
     """How a text becomes tokens."""
-    longest = getattr(found.config, "longest", LONGEST)
+    max_len = getattr(found.config, "max_len", LONGEST)
     if most:
-        longest = max(2, min(most, longest) - 2)  # start and end take two places
-    return {"tokenizer": TOKENIZERS[found.family], "vocab": vocab, "longest": longest}
+        max_len = max(2, min(most, max_len) - 2)  # start and end take two places
+    return {"tokenizer": TOKENIZERS[found.family], "vocab": vocab, "max_len": max_len}
 
 
 def _tokenizer(found: Imported, folder: Path) -> Tokenizer:
@@ -186,7 +186,7 @@ def _tokenizer(found: Imported, folder: Path) -> Tokenizer:
             f"they are not of the same checkpoint: download both again"
         )
     tokenizer = Tokenizer(inner)
-    _same_marks(found, tokenizer, folder)
+    _check_special_tokens(found, tokenizer, folder)
     return tokenizer
 
 
@@ -208,7 +208,7 @@ def _pictures(seen: Seen) -> dict[str, Any]:
 def _seen(c: Any, how: DataConfig) -> Seen:
     """What a model of ours sees of a picture."""
     usual = [0.5] * c.channels
-    return Seen(c.image, kept_side(how, c.image), how.fit, how.resample, how.mean or usual, how.std or usual)
+    return Seen(c.image, resize_side(how, c.image), how.fit, how.resample, how.mean or usual, how.std or usual)
 
 
 def _longest(folder: Path) -> int:
@@ -234,10 +234,10 @@ def _longest(folder: Path) -> int:
     return most if isinstance(most, int) and most > 0 else 0
 
 
-def _same_marks(found: Imported, tokenizer: Tokenizer, folder: Path) -> None:
+def _check_special_tokens(found: Imported, tokenizer: Tokenizer, folder: Path) -> None:
     """Model and tokenizer must mean the same by padding, by the start of an answer and by its end."""
-    marks = tokenizer.marks
-    wanted = numbers(marks, found.family)
+    special = tokenizer.special
+    wanted = numbers(special, found.family)
     if found.family == "gpt":
         del wanted["pad_token_id"]  # it never pads
     else:
@@ -286,7 +286,7 @@ def _card(found: Imported, run: Run, version: str, source: str) -> str:
     return "\n".join(lines)
 
 
-def _answers(how: DecodeConfig, longest: int) -> dict[str, Any]:
+def _answers(how: DecodeConfig, max_len: int) -> dict[str, Any]:
     """How a run searches, in their words."""
-    return {"num_beams": how.beam, "length_penalty": how.length_penalty, "early_stopping": how.beam > 1,
-            "max_length": longest}  # fmt: skip
+    return {"num_beams": how.beam_size, "length_penalty": how.length_penalty, "early_stopping": how.beam_size > 1,
+            "max_length": max_len}  # fmt: skip

@@ -102,7 +102,7 @@ def make(cls: type, said: Described, sizes: Mapping[str, str], **values: Any) ->
 def _wide(hidden: Any, dim: Any) -> dict[str, Any]:
     """The width of the mlp, as a multiple of the model's if it is one."""
     whole = isinstance(hidden, int) and isinstance(dim, int) and dim > 0 and hidden > 0 and hidden % dim == 0
-    return {"widen": hidden // dim} if whole else {"hidden": hidden}
+    return {"mlp_ratio": hidden // dim} if whole else {"mlp_dim": hidden}
 
 
 def classes_of(said: Described, weights: Weights, name: str) -> int:
@@ -125,7 +125,7 @@ def _gpt_config(said: Described, weights: Weights) -> GPTConfig:
     same(said, {"activation_function": ("gelu_new", "gelu_pytorch_tanh"), "layer_norm_epsilon": 1e-5,
                  "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
                  "add_cross_attention": False})  # fmt: skip
-    sizes = {"vocab": "vocab_size", "dim": "n_embd", "depth": "n_layer", "heads": "n_head", "longest": "n_positions"}
+    sizes = {"vocab": "vocab_size", "dim": "n_embd", "depth": "n_layer", "heads": "n_head", "max_len": "n_positions"}
     wide = {} if said.get("n_inner") is None else _wide(said["n_inner"], said.get("n_embd"))
     return make(GPTConfig, said, sizes, dropout=said.get("resid_pdrop", 0.1),
                  attention_dropout=said.get("attn_pdrop", 0.1), **wide)  # fmt: skip
@@ -133,7 +133,7 @@ def _gpt_config(said: Described, weights: Weights) -> GPTConfig:
 
 def _gpt_describe(c: GPTConfig) -> dict[str, Any]:
     return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": c.vocab, "n_embd": c.dim,
-            "n_layer": c.depth, "n_head": c.heads, "n_inner": c.hidden or c.widen * c.dim, "n_positions": c.longest,
+            "n_layer": c.depth, "n_head": c.heads, "n_inner": c.mlp_dim or c.mlp_ratio * c.dim, "n_positions": c.max_len,
             "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "resid_pdrop": c.dropout,
             "embd_pdrop": c.dropout, "attn_pdrop": c.attention_dropout, "tie_word_embeddings": True,
             "bos_token_id": None, "eos_token_id": None}  # fmt: skip
@@ -145,14 +145,14 @@ def _gpt_names(c: GPTConfig) -> Iterator[Names]:
     for i in range(c.depth):
         ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
         for kind, way in (("weight", TURNED), ("bias", SAME)):
-            yield Names(f"{ours}.around_attn.norm.{kind}", (f"{theirs}.ln_1.{kind}",))
+            yield Names(f"{ours}.attn_residual.norm.{kind}", (f"{theirs}.ln_1.{kind}",))
             yield Names(f"{ours}.attn.qkv.{kind}", (f"{theirs}.attn.c_attn.{kind}",), way)
             yield Names(f"{ours}.attn.out.{kind}", (f"{theirs}.attn.c_proj.{kind}",), way)
-            yield Names(f"{ours}.around_mlp.norm.{kind}", (f"{theirs}.ln_2.{kind}",))
+            yield Names(f"{ours}.mlp_residual.norm.{kind}", (f"{theirs}.ln_2.{kind}",))
             yield Names(f"{ours}.mlp.up.{kind}", (f"{theirs}.mlp.c_fc.{kind}",), way)
             yield Names(f"{ours}.mlp.down.{kind}", (f"{theirs}.mlp.c_proj.{kind}",), way)
     for kind in BOTH:
-        yield Names(f"end.{kind}", (f"transformer.ln_f.{kind}",))
+        yield Names(f"final_norm.{kind}", (f"transformer.ln_f.{kind}",))
 
 
 # BERT
@@ -166,7 +166,7 @@ def _bert_config(said: Described, weights: Weights) -> BERTConfig:
             raise ValueError(f"config.json has architectures = {name!r}; regard's model gives classes to texts, as "
                              f"'BertForSequenceClassification' does")  # fmt: skip
     sizes = {"vocab": "vocab_size", "dim": "hidden_size", "depth": "num_hidden_layers", "heads": "num_attention_heads",
-             "longest": "max_position_embeddings", "segments": "type_vocab_size"}  # fmt: skip
+             "max_len": "max_position_embeddings", "segments": "type_vocab_size"}  # fmt: skip
     classes = sum(weights["classifier.weight"].shape[:1]) if "classifier.weight" in weights else 0
     if classes == 1:
         raise ValueError("classifier.weight gives each text one number (a score, as cross-encoders do); regard's model "
@@ -183,7 +183,7 @@ def _bert_describe(c: BERTConfig) -> dict[str, Any]:
     return {"model_type": "bert",
             "architectures": ["BertForSequenceClassification" if c.classes else "BertForMaskedLM"],
             "vocab_size": c.vocab, "hidden_size": c.dim, "num_hidden_layers": c.depth, "num_attention_heads": c.heads,
-            "intermediate_size": c.hidden or c.widen * c.dim, "max_position_embeddings": c.longest,
+            "intermediate_size": c.mlp_dim or c.mlp_ratio * c.dim, "max_position_embeddings": c.max_len,
             "type_vocab_size": c.segments, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
             "hidden_dropout_prob": c.dropout, "attention_probs_dropout_prob": c.attention_dropout,
             "tie_word_embeddings": True,
@@ -202,16 +202,16 @@ def _bert_names(c: BERTConfig) -> Iterator[Names]:
             three = tuple(f"{theirs}.attention.self.{one}.{kind}" for one in ("query", "key", "value"))
             yield Names(f"{ours}.attn.qkv.{kind}", three)
             yield Names(f"{ours}.attn.out.{kind}", (f"{theirs}.attention.output.dense.{kind}",))
-            yield Names(f"{ours}.around_attn.norm.{kind}", (f"{theirs}.attention.output.LayerNorm.{kind}",))
+            yield Names(f"{ours}.attn_residual.norm.{kind}", (f"{theirs}.attention.output.LayerNorm.{kind}",))
             yield Names(f"{ours}.mlp.up.{kind}", (f"{theirs}.intermediate.dense.{kind}",))
             yield Names(f"{ours}.mlp.down.{kind}", (f"{theirs}.output.dense.{kind}",))
-            yield Names(f"{ours}.around_mlp.norm.{kind}", (f"{theirs}.output.LayerNorm.{kind}",))
-        yield Names(f"pool.{kind}", (f"bert.pooler.dense.{kind}",))
-        yield Names(f"hidden.turn.{kind}", (f"cls.predictions.transform.dense.{kind}",))
-        yield Names(f"hidden.norm.{kind}", (f"cls.predictions.transform.LayerNorm.{kind}",))
+            yield Names(f"{ours}.mlp_residual.norm.{kind}", (f"{theirs}.output.LayerNorm.{kind}",))
+        yield Names(f"pooler.{kind}", (f"bert.pooler.dense.{kind}",))
+        yield Names(f"lm_head.transform.{kind}", (f"cls.predictions.transform.dense.{kind}",))
+        yield Names(f"lm_head.norm.{kind}", (f"cls.predictions.transform.LayerNorm.{kind}",))
         if c.classes:
-            yield Names(f"classes.{kind}", (f"classifier.{kind}",))
-    yield Names("hidden.output.bias", ("cls.predictions.bias",))
+            yield Names(f"classifier.{kind}", (f"classifier.{kind}",))
+    yield Names("lm_head.output.bias", ("cls.predictions.bias",))
 
 
 # T5
@@ -238,21 +238,21 @@ def _t5_settle(said: Described, weights: Weights) -> Weights:
 def _t5_config(said: Described, weights: Weights) -> T5Config:
     same(said, {"feed_forward_proj": ("relu", "gated-gelu"), "layer_norm_epsilon": 1e-6,
                  "num_decoder_layers": said.get("num_layers")})  # fmt: skip
-    sizes = {"vocab": "vocab_size", "dim": "d_model", "depth": "num_layers", "heads": "num_heads", "width": "d_kv",
-             "hidden": "d_ff"}  # fmt: skip
+    sizes = {"vocab": "vocab_size", "dim": "d_model", "depth": "num_layers", "heads": "num_heads", "head_dim": "d_kv",
+             "mlp_dim": "d_ff"}  # fmt: skip
     dropout, pad = said.get("dropout_rate", 0.1), said.get("pad_token_id")
     return make(T5Config, said, sizes, gated=said.get("feed_forward_proj", "relu") == "gated-gelu",
                  tied="lm_head.weight" not in weights, buckets=said.get("relative_attention_num_buckets", 32),
-                 furthest=said.get("relative_attention_max_distance", 128), dropout=dropout,
+                 max_distance=said.get("relative_attention_max_distance", 128), dropout=dropout,
                  attention_dropout=dropout, pad=0 if pad is None else pad)  # fmt: skip
 
 
 def _t5_describe(c: T5Config) -> dict[str, Any]:
     return {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": c.vocab,
             "d_model": c.dim, "num_layers": c.depth, "num_decoder_layers": c.depth, "num_heads": c.heads,
-            "d_kv": c.width, "d_ff": c.hidden, "feed_forward_proj": "gated-gelu" if c.gated else "relu",
+            "d_kv": c.head_dim, "d_ff": c.mlp_dim, "feed_forward_proj": "gated-gelu" if c.gated else "relu",
             "tie_word_embeddings": c.tied, "scale_decoder_outputs": c.tied, "relative_attention_num_buckets": c.buckets,
-            "relative_attention_max_distance": c.furthest, "dropout_rate": c.dropout, "layer_norm_epsilon": 1e-6,
+            "relative_attention_max_distance": c.max_distance, "dropout_rate": c.dropout, "layer_norm_epsilon": 1e-6,
             "is_encoder_decoder": True, "pad_token_id": c.pad}  # fmt: skip
 
 
@@ -265,18 +265,18 @@ def _t5_names(c: T5Config) -> Iterator[Names]:
     for side, parts in looks.items():
         first = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         yield Names(f"{side}_bias.table.weight", (first,))
-        yield Names(f"{side}_end.weight", (f"{side}.final_layer_norm.weight",))
+        yield Names(f"{side}_norm.weight", (f"{side}.final_layer_norm.weight",))
         for i in range(c.depth):
             ours, theirs = f"{side}.{i}", f"{side}.block.{i}.layer"
             for n, (mine, name) in enumerate(parts.items()):
                 three = tuple(f"{theirs}.{n}.{name}.{letter}.weight" for letter in "qkv")
                 yield Names(f"{ours}.{mine}.qkv.weight", three)
                 yield Names(f"{ours}.{mine}.out.weight", (f"{theirs}.{n}.{name}.o.weight",))
-                yield Names(f"{ours}.around_{mine}.norm.weight", (f"{theirs}.{n}.layer_norm.weight",))
+                yield Names(f"{ours}.{mine}_residual.norm.weight", (f"{theirs}.{n}.layer_norm.weight",))
             last = f"{theirs}.{len(parts)}"
             yield Names(f"{ours}.mlp.up.weight", tuple(f"{last}.DenseReluDense.{one}.weight" for one in up))
             yield Names(f"{ours}.mlp.down.weight", (f"{last}.DenseReluDense.wo.weight",))
-            yield Names(f"{ours}.around_mlp.norm.weight", (f"{last}.layer_norm.weight",))
+            yield Names(f"{ours}.mlp_residual.norm.weight", (f"{last}.layer_norm.weight",))
 
 
 # Marian
@@ -300,25 +300,25 @@ def _marian_config(said: Described, weights: Weights) -> TransformerConfig:
                  "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True,
                  "decoder_vocab_size": said.get("vocab_size"), **sides})  # fmt: skip
     sizes = {"vocab": "vocab_size", "dim": "d_model", "depth": "encoder_layers", "heads": "encoder_attention_heads",
-             "longest": "max_position_embeddings", "pad": "pad_token_id"}  # fmt: skip
+             "max_len": "max_position_embeddings", "pad": "pad_token_id"}  # fmt: skip
     wide = _wide(said.get("encoder_ffn_dim"), said.get("d_model"))
-    if "hidden" in wide:
+    if "mlp_dim" in wide:
         raise ValueError(
-            f"config.json has encoder_ffn_dim = {wide['hidden']}; regard's model has a multiple of d_model"
+            f"config.json has encoder_ffn_dim = {wide['mlp_dim']}; regard's model has a multiple of d_model"
         )
-    return make(TransformerConfig, said, sizes, norm="last", biased="final_logits_bias" in weights,
+    return make(TransformerConfig, said, sizes, norm="post", output_bias="final_logits_bias" in weights,
                  activation="relu" if said["activation_function"] == "relu" else "silu",
                  dropout=said.get("dropout", 0.1), attention_dropout=said.get("attention_dropout", 0.0), **wide)  # fmt: skip
 
 
 def _marian_describe(c: TransformerConfig) -> dict[str, Any]:
-    for key, value in {"norm": "last", "positions": "sinusoid", "tied": True}.items():
+    for key, value in {"norm": "post", "positions": "sinusoid", "tied": True}.items():
         if getattr(c, key) != value:
             raise ValueError(f"this transformer has {key} = {getattr(c, key)!r}; Hugging Face's (Marian) has {value!r}: "
                              f"train it with model.{key}={str(value).lower()}")  # fmt: skip
-    both = {"layers": c.depth, "ffn_dim": c.widen * c.dim, "attention_heads": c.heads}
+    both = {"layers": c.depth, "ffn_dim": c.mlp_ratio * c.dim, "attention_heads": c.heads}
     return {"model_type": "marian", "architectures": ["MarianMTModel"], "vocab_size": c.vocab,
-            "decoder_vocab_size": c.vocab, "d_model": c.dim, "max_position_embeddings": c.longest,
+            "decoder_vocab_size": c.vocab, "d_model": c.dim, "max_position_embeddings": c.max_len,
             **{f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in both.items()},
             "activation_function": "swish" if c.activation == "silu" else "relu", "scale_embedding": True,
             "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True, "dropout": c.dropout,
@@ -333,7 +333,7 @@ def _marian_names(c: TransformerConfig) -> Iterator[Names]:
     back = order.argsort()
     rows, columns = Way(lambda x: x[back], lambda x: x[order]), Way(lambda x: x[:, back], lambda x: x[:, order])
     yield Names("embed_source.tokens.weight", ("model.shared.weight",), columns)
-    if c.biased:
+    if c.output_bias:
         yield Names("output.bias", ("final_logits_bias",), ROW)
     looks = {"encoder": {"attn": "self_attn"}, "decoder": {"attn": "self_attn", "cross": "encoder_attn"}}
     for side, parts in looks.items():
@@ -344,10 +344,10 @@ def _marian_names(c: TransformerConfig) -> Iterator[Names]:
                     three = tuple(f"{theirs}.{name}.{letter}_proj.{kind}" for letter in "qkv")
                     yield Names(f"{ours}.{mine}.qkv.{kind}", three, reading)
                     yield Names(f"{ours}.{mine}.out.{kind}", (f"{theirs}.{name}.out_proj.{kind}",), rows)
-                    yield Names(f"{ours}.around_{mine}.norm.{kind}", (f"{theirs}.{name}_layer_norm.{kind}",), rows)
+                    yield Names(f"{ours}.{mine}_residual.norm.{kind}", (f"{theirs}.{name}_layer_norm.{kind}",), rows)
                 yield Names(f"{ours}.mlp.up.{kind}", (f"{theirs}.fc1.{kind}",), reading)
                 yield Names(f"{ours}.mlp.down.{kind}", (f"{theirs}.fc2.{kind}",), rows)
-                yield Names(f"{ours}.around_mlp.norm.{kind}", (f"{theirs}.final_layer_norm.{kind}",), rows)
+                yield Names(f"{ours}.mlp_residual.norm.{kind}", (f"{theirs}.final_layer_norm.{kind}",), rows)
 
 
 THEIRS = {  # by their model_type
@@ -357,7 +357,7 @@ THEIRS = {  # by their model_type
                    again={"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
                           "cls.predictions.decoder.bias": "cls.predictions.bias"},
                    ignored=("embeddings.position_ids", "cls.seq_relationship.weight", "cls.seq_relationship.bias"),
-                   heads=lambda c: ("hidden",) if c.classes else ("hidden", "pool"), bare="BertModel"),
+                   heads=lambda c: ("lm_head",) if c.classes else ("lm_head", "pooler"), bare="BertModel"),
     "t5": Theirs("t5", T5, _t5_config, _t5_describe, _t5_names,
                  again={"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"},
                  ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",), settle=_t5_settle),

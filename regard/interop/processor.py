@@ -29,7 +29,7 @@ class Seen:
     """What a model sees of a picture."""
 
     image: int  # pixels a side
-    side: int  # to which it is scaled before the middle is cut out
+    resize: int  # to which it is scaled before the middle is cut out
     fit: Literal["crop", "squash"]  # whether its shorter side is scaled to that, or both
     resample: Literal["bilinear", "bicubic"]
     mean: list[float]  # of each channel, of pixels from 0 to 1
@@ -72,9 +72,9 @@ def read_processor(folder: Path, family: str, channels: int) -> Seen:
 
 def describe_processor(seen: Seen) -> dict[str, Any]:
     """Their preprocessor_config.json."""
-    whole = seen.fit == "squash" and seen.image == seen.side
+    whole = seen.fit == "squash" and seen.image == seen.resize
     kind = "ViT" if whole else "DeiT" if seen.fit == "squash" else "Bit"
-    size = {"height": seen.side, "width": seen.side} if seen.fit == "squash" else {"shortest_edge": seen.side}
+    size = {"height": seen.resize, "width": seen.resize} if seen.fit == "squash" else {"shortest_edge": seen.resize}
     middle = {"do_center_crop": True, "crop_size": {"height": seen.image, "width": seen.image}}
     return {"image_processor_type": f"{kind}ImageProcessor", "do_resize": True, "size": size,
             "resample": next(number for number, name in SCALINGS.items() if name == seen.resample),

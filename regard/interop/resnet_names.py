@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from regard.interop.names import BOTH, Described, Names, Theirs, Weights, classes_of, make, same
-from regard.models.attention_cnn import ResNet, ResNetConfig
+from regard.models.resnet import ResNet, ResNetConfig
 
 __all__ = ["THEIRS_RESNET"]
 
@@ -25,7 +25,7 @@ def _resnet_config(said: Described, weights: Weights) -> ResNetConfig:
 
 
 def _resnet_describe(c: ResNetConfig) -> dict[str, Any]:
-    for key, value in {"attention": [], "stem": "photo"}.items():
+    for key, value in {"attention": [], "stem": "imagenet"}.items():
         if getattr(c, key) != value:
             raise ValueError(f"this resnet has {key} = {getattr(c, key)!r}; Hugging Face's has {value!r}: train it with "
                              f"model.{key}={value}")  # fmt: skip
@@ -47,7 +47,7 @@ def _resnet_names(c: ResNetConfig) -> Iterator[Names]:
                 yield from _conv_norm(f"{ours}.shortcut", f"{theirs}.shortcut")
             inputs = dim
     for kind in BOTH:
-        yield Names(f"classes.{kind}", (f"classifier.1.{kind}",))
+        yield Names(f"classifier.{kind}", (f"classifier.1.{kind}",))
 
 
 def _conv_norm(ours: str, theirs: str) -> Iterator[Names]:
@@ -58,5 +58,5 @@ def _conv_norm(ours: str, theirs: str) -> Iterator[Names]:
 
 THEIRS_RESNET = {  # by their model_type
     "resnet": Theirs("resnet", ResNet, _resnet_config, _resnet_describe, _resnet_names, "resnet.",
-                     ignored=("num_batches_tracked",), heads=lambda c: ("classes",), bare="ResNetModel"),
+                     ignored=("num_batches_tracked",), heads=lambda c: ("classifier",), bare="ResNetModel"),
 }  # fmt: skip

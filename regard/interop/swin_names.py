@@ -20,17 +20,17 @@ def _swin_config(said: Described, weights: Weights) -> SwinConfig:
                  "problem_type": "single_label_classification"})  # fmt: skip
     sizes = {"image": "image_size", "patch": "patch_size", "channels": "num_channels", "dim": "embed_dim",
              "window": "window_size"}  # fmt: skip
-    widen = said.get("mlp_ratio", 4.0)
-    if not isinstance(widen, int | float) or widen != int(widen):
-        raise ValueError(f"config.json has mlp_ratio = {widen!r}; regard's model has a whole number")
+    mlp_ratio = said.get("mlp_ratio", 4.0)
+    if not isinstance(mlp_ratio, int | float) or mlp_ratio != int(mlp_ratio):
+        raise ValueError(f"config.json has mlp_ratio = {mlp_ratio!r}; regard's model has a whole number")
     depths, second = said.get("depths"), said.get("model_type") == "swinv2"
-    measures = said.get("pretrained_window_sizes") or []
-    if second and isinstance(measures, list) and isinstance(depths, list) and any(measures):
-        measures = measures[: len(depths)]  # they may name more stages than there are
+    pretrained_windows = said.get("pretrained_window_sizes") or []
+    if second and isinstance(pretrained_windows, list) and isinstance(depths, list) and any(pretrained_windows):
+        pretrained_windows = pretrained_windows[: len(depths)]  # they may name more stages than there are
     else:
-        measures = []
-    return make(SwinConfig, said, sizes, depths=depths, heads=said.get("num_heads"), widen=int(widen),
-                 classes=classes_of(said, weights, "classifier.weight"), version="v2" if second else "v1", measures=measures,
+        pretrained_windows = []
+    return make(SwinConfig, said, sizes, depths=depths, heads=said.get("num_heads"), mlp_ratio=int(mlp_ratio),
+                 classes=classes_of(said, weights, "classifier.weight"), version="v2" if second else "v1", pretrained_windows=pretrained_windows,
                  dropout=float(said.get("hidden_dropout_prob", 0.0)),
                  drop_path=float(said.get("drop_path_rate", 0.1)))  # fmt: skip
 
@@ -39,10 +39,10 @@ def _swin_describe(c: SwinConfig) -> dict[str, Any]:
     kind = {"v1": ("swin", "SwinForImageClassification"), "v2": ("swinv2", "Swinv2ForImageClassification")}[c.version]
     return {"model_type": kind[0], "architectures": [kind[1]], "image_size": c.image, "patch_size": c.patch,
             "num_channels": c.channels, "embed_dim": c.dim, "depths": c.depths, "num_heads": c.heads,
-            "window_size": c.window, "mlp_ratio": float(c.widen), "qkv_bias": True, "hidden_act": "gelu",
+            "window_size": c.window, "mlp_ratio": float(c.mlp_ratio), "qkv_bias": True, "hidden_act": "gelu",
             "use_absolute_embeddings": False, "layer_norm_eps": 1e-5, "hidden_dropout_prob": c.dropout,
             "attention_probs_dropout_prob": 0.0, "drop_path_rate": c.drop_path,
-            **({"pretrained_window_sizes": c.measures or [0] * len(c.depths)} if c.version == "v2" else {}),
+            **({"pretrained_window_sizes": c.pretrained_windows or [0] * len(c.depths)} if c.version == "v2" else {}),
             "id2label": {str(i): f"LABEL_{i}" for i in range(c.classes)}}  # fmt: skip
 
 
@@ -65,8 +65,8 @@ def swin_names(c: SwinConfig) -> Iterator[Names]:
             yield from _block_names(f"stages.{i}.blocks.{n}", f"{theirs}.encoder.layers.{i}.blocks.{n}", second)
     for kind in BOTH:
         yield Names(f"norm.{kind}", (f"{theirs}.embeddings.norm.{kind}",))
-        yield Names(f"end.{kind}", (f"{theirs}.layernorm.{kind}",))
-        yield Names(f"classes.{kind}", (f"classifier.{kind}",))
+        yield Names(f"final_norm.{kind}", (f"{theirs}.layernorm.{kind}",))
+        yield Names(f"classifier.{kind}", (f"classifier.{kind}",))
 
 
 def _columns_first(x: Tensor) -> Tensor:
@@ -81,10 +81,10 @@ def _block_names(ours: str, theirs: str, second: bool) -> Iterator[Names]:
     yield Names(f"{ours}.attn.qkv.weight", tuple(f"{one}.weight" for one in three))
     for kind in BOTH:
         yield Names(f"{ours}.attn.out.{kind}", (f"{theirs}.attention.output.dense.{kind}",))
-        yield Names(f"{ours}.around_attn.norm.{kind}", (f"{theirs}.layernorm_before.{kind}",))
+        yield Names(f"{ours}.attn_residual.norm.{kind}", (f"{theirs}.layernorm_before.{kind}",))
         yield Names(f"{ours}.mlp.up.{kind}", (f"{theirs}.intermediate.dense.{kind}",))
         yield Names(f"{ours}.mlp.down.{kind}", (f"{theirs}.output.dense.{kind}",))
-        yield Names(f"{ours}.around_mlp.norm.{kind}", (f"{theirs}.layernorm_after.{kind}",))
+        yield Names(f"{ours}.mlp_residual.norm.{kind}", (f"{theirs}.layernorm_after.{kind}",))
     if second:
         yield Names(f"{ours}.attn.qkv.bias", (f"{look}.query.bias", NOWHERE, f"{look}.value.bias"))
         yield Names(f"{ours}.attn.prepare.temperature", (f"{look}.logit_scale",))
@@ -99,7 +99,7 @@ def _block_names(ours: str, theirs: str, second: bool) -> Iterator[Names]:
 _IGNORED = ("relative_position_index", "relative_coords_table")  # which a window's side says
 THEIRS_SWIN = {  # by their model_type; one table for both, as our config says which of the two it is
     "swin": Theirs("swin", Swin, _swin_config, _swin_describe, swin_names, "swin.", ignored=_IGNORED,
-                   heads=lambda c: ("classes",), bare="SwinModel"),
+                   heads=lambda c: ("classifier",), bare="SwinModel"),
     "swinv2": Theirs("swin", Swin, _swin_config, _swin_describe, swin_names, "swinv2.", ignored=_IGNORED,
-                     heads=lambda c: ("classes",), bare="Swinv2Model"),
+                     heads=lambda c: ("classifier",), bare="Swinv2Model"),
 }  # fmt: skip

@@ -26,7 +26,7 @@ def _vit_config(said: Described, weights: Weights) -> ViTConfig:
         raise ValueError(
             f"config.json has intermediate_size = {hidden!r}; regard's model has a multiple of hidden_size"
         )
-    return make(ViTConfig, said, sizes, widen=hidden // dim, classes=classes_of(said, weights, "classifier.weight"),
+    return make(ViTConfig, said, sizes, mlp_ratio=hidden // dim, classes=classes_of(said, weights, "classifier.weight"),
                  dropout=said.get("hidden_dropout_prob", 0.0), drop_path=said.get("drop_path_rate", 0.0))  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def _vit_describe(c: ViTConfig) -> dict[str, Any]:
         raise ValueError(f"this vit has convs = {c.convs}; Hugging Face's has none: train it with 'model.convs=[]'")
     return {"model_type": "vit", "architectures": ["ViTForImageClassification"], "image_size": c.image,
             "patch_size": c.patch, "num_channels": c.channels, "hidden_size": c.dim, "num_hidden_layers": c.depth,
-            "num_attention_heads": c.heads, "intermediate_size": c.widen * c.dim, "hidden_act": "gelu",
+            "num_attention_heads": c.heads, "intermediate_size": c.mlp_ratio * c.dim, "hidden_act": "gelu",
             "layer_norm_eps": EPS, "qkv_bias": True, "hidden_dropout_prob": c.dropout,
             "attention_probs_dropout_prob": 0.0, "drop_path_rate": c.drop_path, "encoder_stride": c.patch,
             "id2label": {str(n): f"LABEL_{n}" for n in range(c.classes)}}  # fmt: skip
@@ -55,19 +55,19 @@ def _vit_names(c: ViTConfig) -> Iterator[Names]:
         for i in range(c.depth):
             ours, theirs = f"blocks.{i}", f"vit.encoder.layer.{i}"
             three = tuple(f"{theirs}.attention.attention.{one}.{kind}" for one in ("query", "key", "value"))
-            yield Names(f"{ours}.around_attn.norm.{kind}", (f"{theirs}.layernorm_before.{kind}",))
+            yield Names(f"{ours}.attn_residual.norm.{kind}", (f"{theirs}.layernorm_before.{kind}",))
             yield Names(f"{ours}.attn.qkv.{kind}", three)
             yield Names(f"{ours}.attn.out.{kind}", (f"{theirs}.attention.output.dense.{kind}",))
-            yield Names(f"{ours}.around_mlp.norm.{kind}", (f"{theirs}.layernorm_after.{kind}",))
+            yield Names(f"{ours}.mlp_residual.norm.{kind}", (f"{theirs}.layernorm_after.{kind}",))
             yield Names(f"{ours}.mlp.up.{kind}", (f"{theirs}.intermediate.dense.{kind}",))
             yield Names(f"{ours}.mlp.down.{kind}", (f"{theirs}.output.dense.{kind}",))
-        yield Names(f"end.{kind}", (f"vit.layernorm.{kind}",))
-        yield Names(f"classes.{kind}", (f"classifier.{kind}",))
+        yield Names(f"final_norm.{kind}", (f"vit.layernorm.{kind}",))
+        yield Names(f"classifier.{kind}", (f"classifier.{kind}",))
 
 
 THEIRS_VIT = {  # by their model_type
     "vit": Theirs("vit", ViT, _vit_config, _vit_describe, _vit_names, "vit.",
                   ignored=("pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token", "decoder.0.weight",
                            "decoder.0.bias"),  # heads of other tasks
-                  heads=lambda c: ("classes",), bare="ViTModel"),
+                  heads=lambda c: ("classifier",), bare="ViTModel"),
 }  # fmt: skip

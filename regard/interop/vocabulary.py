@@ -8,7 +8,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from regard.data.tokenizer import BERTS, Tokenizer
+from regard.data.text.tokenizer import BERTS, Tokenizer
 from regard.interop.weights import numbers, read_json
 
 __all__ = ["describe_tokenizer", "read_tokenizer", "with_ends"]
@@ -88,7 +88,7 @@ def with_ends(file: Path, family: str) -> str:
     Our own word pieces come with BERT's ends, whatever reads them; those of an imported tokenizer are its own affair.
     """
     ours, inner = Tokenizer.load(file), tokenizers.Tokenizer.from_file(os.fspath(file))
-    first, last = ours.tokens([ours.marks.bos, ours.marks.eos])
+    first, last = ours.tokens([ours.special.bos, ours.special.eos])
     said = json.loads(inner.to_str())
     if ours.tokens(range(len(BERTS))) == list(BERTS) and said == json.loads(_around(inner, first, last).to_str()):
         inner = tokenizers.Tokenizer.from_str(json.dumps({**said, "post_processor": None}))
@@ -97,13 +97,18 @@ def with_ends(file: Path, family: str) -> str:
     return inner.to_str(pretty=True)
 
 
-def describe_tokenizer(tokenizer: Tokenizer, family: str, longest: int) -> dict[str, Any]:
+def describe_tokenizer(tokenizer: Tokenizer, family: str, max_len: int) -> dict[str, Any]:
     """Their tokenizer_config.json: which token has which role."""
-    marks = tokenizer.marks
-    roles: dict[str, int | None] = {"pad": marks.pad, "eos": marks.eos, "unk": marks.unk, "mask": marks.mask}
-    roles |= {"cls": marks.bos, "sep": marks.eos} if family == "bert" else {}
-    roles |= {"bos": marks.bos} if "bos_token_id" in numbers(marks, family) else {}
+    special = tokenizer.special
+    roles: dict[str, int | None] = {
+        "pad": special.pad,
+        "eos": special.eos,
+        "unk": special.unk,
+        "mask": special.mask,
+    }
+    roles |= {"cls": special.bos, "sep": special.eos} if family == "bert" else {}
+    roles |= {"bos": special.bos} if "bos_token_id" in numbers(special, family) else {}
     tokens = {f"{role}_token": tokenizer.tokens([n])[0] for role, n in roles.items() if n is not None}
     inputs = ["input_ids", *(["token_type_ids"] if family == "bert" else []), "attention_mask"]
-    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest, "model_input_names": inputs,
+    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_len, "model_input_names": inputs,
             "padding_side": "left" if family == "gpt" else "right", "clean_up_tokenization_spaces": False, **tokens}  # fmt: skip

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from regard.config import nearest
 from regard.data.files import write_atomic
-from regard.data.tokenizer import Marks
+from regard.data.text.tokenizer import SpecialTokens
 from regard.interop.names import NOWHERE, Names, Theirs
 from regard.interop.names import THEIRS as THEIRS_TEXT
 from regard.interop.resnet_names import THEIRS_RESNET
 from regard.interop.swin_names import THEIRS_SWIN
 from regard.interop.vit_names import THEIRS_VIT
-from regard.models import held
+from regard.models import state_tensors
 
 __all__ = [
     "GENERATION",
@@ -95,15 +95,17 @@ def read_model(folder: Path) -> Imported:
     return Imported(theirs.family, config, model.eval(), said, _fill(model, weights, theirs, config, cut))
 
 
-def export_model(family: str, config: Any, model: nn.Module, folder: Path, marks: Marks | None = None) -> None:
+def export_model(
+    family: str, config: Any, model: nn.Module, folder: Path, special: SpecialTokens | None = None
+) -> None:
     """Write a model as a folder that `from_pretrained` opens: config.json and model.safetensors.
 
     `marks` are its tokenizer's: which token starts an answer and which ends it.
     """
-    if marks is None and hasattr(config, "pad"):
+    if special is None and hasattr(config, "pad"):
         raise ValueError(f"the config.json of a {family} names the tokens that start and end an answer; give its tokenizer's "
                          f"marks: export_model(..., marks=tokenizer.marks)")  # fmt: skip
-    said = describe(family, config) | (numbers(marks, family) if marks else {})
+    said = describe(family, config) | (numbers(special, family) if special else {})
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(family, config, model, folder)
     write_atomic(folder / "config.json", json.dumps(said, indent=2).encode())
@@ -119,7 +121,7 @@ def describe(family: str, config: Any, untrained: tuple[str, ...] = ()) -> dict[
 @torch.no_grad()
 def write_weights(family: str, config: Any, model: nn.Module, folder: Path, untrained: tuple[str, ...] = ()) -> None:
     """Write model.safetensors, each tensor under its name there; `untrained` heads are left out."""
-    theirs, ours, weights = _known(family, config), held(model), {}
+    theirs, ours, weights = _known(family, config), state_tensors(model), {}
     cut = theirs.prefix if _bare(theirs, config, untrained) else ""
     lacking = tuple(f"{head}." for head in theirs.heads(config) if head in untrained)
     for one in theirs.names(config):
@@ -135,20 +137,20 @@ def write_weights(family: str, config: Any, model: nn.Module, folder: Path, untr
     write_atomic(folder / "model.safetensors", save(weights, metadata={"format": "pt"}))
 
 
-def numbers(marks: Marks, family: str) -> dict[str, int]:
+def numbers(special: SpecialTokens, family: str) -> dict[str, int]:
     """The tokens that are no text, in the words of their config.json."""
     if family == "bert":
-        return {"pad_token_id": marks.pad}
-    ids = {"pad_token_id": marks.pad, "eos_token_id": marks.eos}
+        return {"pad_token_id": special.pad}
+    ids = {"pad_token_id": special.pad, "eos_token_id": special.eos}
     if family == "gpt":
-        return {**ids, "bos_token_id": marks.bos}
-    ids["decoder_start_token_id"] = marks.bos
-    return ids if marks.bos == marks.pad else {**ids, "bos_token_id": marks.bos}
+        return {**ids, "bos_token_id": special.bos}
+    ids["decoder_start_token_id"] = special.bos
+    return ids if special.bos == special.pad else {**ids, "bos_token_id": special.bos}
 
 
 def _bare(theirs: Theirs, config: Any, untrained: tuple[str, ...]) -> bool:
     """Whether no head of a model has learnt what it is for."""
-    return bool(theirs.bare) and ("classes" if config.classes else "hidden") in untrained
+    return bool(theirs.bare) and ("classifier" if config.classes else "lm_head") in untrained
 
 
 def _known(family: str, config: Any) -> Theirs:
@@ -251,7 +253,7 @@ def _fill(model: nn.Module, weights: dict[str, Tensor], theirs: Theirs, config: 
              for ours, names, way in theirs.names(config)]  # fmt: skip
     absent = tuple(head for head in theirs.heads(config) if not any(
         name in weights for one in table if one.ours.startswith(f"{head}.") for name in one.theirs))  # fmt: skip
-    left, ours = set(weights), held(model)
+    left, ours = set(weights), state_tensors(model)
     for one in table:
         if one.ours.startswith(tuple(f"{head}." for head in absent)):
             continue

@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.config import splits
+from regard.config import require_divisible
 from regard.layers.cache import KeysValues
-from regard.layers.linear import Linear, multiply
+from regard.layers.linear import Linear, linear
 from regard.layers.masks import causal_mask
 from regard.layers.shapes import join_heads, split_heads
 
-__all__ = ["Attention", "Cosine", "KeysUnbiased", "Prepare", "attend"]
+__all__ = ["Attention", "CosineAttention", "Prepare", "QKVWithoutKeyBias", "attend"]
 
 Prepare = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # queries and keys (B, H, ·, E) → what is compared of them
 
@@ -98,7 +98,7 @@ def _folded(
     return mixed.reshape(*lead, *mixed.shape[-2:])
 
 
-class KeysUnbiased(nn.Module):
+class QKVWithoutKeyBias(nn.Module):
     """Queries, keys and values in one product, of which the keys have no bias, as in the released code of Swin V2.
 
     There is one, for the counts of its sizes include it, but it stays at zero.
@@ -122,10 +122,10 @@ class KeysUnbiased(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) → (..., 3 · inner)."""
-        return multiply(x, self.weight, self.used)
+        return linear(x, self.weight, self.used)
 
 
-class Cosine(nn.Module):
+class CosineAttention(nn.Module):
     """Prepare queries and keys so that their dot product is their cosine, times a temperature that each head learns.
 
     Equation 2 of https://arxiv.org/abs/2111.09883, where the temperature's inverse is at least 0.01.
@@ -151,7 +151,7 @@ class Attention(nn.Module):
     """
 
     def __init__(self, dim: int, heads: int, dropout: float = 0.0, *, width: int = 0, scale: float | None = None,
-                 bias: bool = True, project: type[Linear] | type[KeysUnbiased] = Linear,
+                 bias: bool = True, project: type[Linear] | type[QKVWithoutKeyBias] = Linear,
                  prepare: Prepare | None = None):  # fmt: skip
         """`width` is that of one head, dim / heads unless given; `scale` that of the scores, 1/√width unless given.
 
@@ -159,7 +159,7 @@ class Attention(nn.Module):
         """
         super().__init__()
         if not width:
-            splits(dim, heads)
+            require_divisible(dim, heads)
         self.heads, self.dropout, self.scale, self.prepare = heads, dropout, scale, prepare
         self.inner = heads * (width or dim // heads)  # of all heads side by side
         self.qkv = project(dim, 3 * self.inner, bias)  # rows: queries, keys, values

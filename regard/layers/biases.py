@@ -13,10 +13,18 @@ from torch import Tensor, nn
 
 from regard.layers.linear import Linear
 
-__all__ = ["Buckets", "ByAxis", "GeometricPrior", "OffsetMLP", "OffsetTable", "bucket", "offset_numbers"]
+__all__ = [
+    "BucketedPositionBias",
+    "ContinuousPositionBias",
+    "DecomposedPositionBias",
+    "GeometricPrior",
+    "RelativePositionBias",
+    "bucket",
+    "relative_position_index",
+]
 
 
-def bucket(distance: Tensor, buckets: int, furthest: int, both_ways: bool) -> Tensor:
+def bucket(distance: Tensor, buckets: int, max_distance: int, both_ways: bool) -> Tensor:
     """T5's bucket of each distance key - query: near ones have a bucket each, further ones share, the furthest all one.
 
     Section 2.1 of https://arxiv.org/abs/1910.10683.  Half of the buckets are for one distance each, the others grow with
@@ -29,26 +37,28 @@ def bucket(distance: Tensor, buckets: int, furthest: int, both_ways: bool) -> Te
     else:
         distance = (-distance).clamp(min=0)
     near = buckets // 2
-    grown = torch.log(distance.clamp(min=1).float() / near) / math.log(furthest / near) * (buckets - near)
+    grown = torch.log(distance.clamp(min=1).float() / near) / math.log(max_distance / near) * (buckets - near)
     far = (near + grown.long()).clamp(max=buckets - 1)
     return first + torch.where(distance < near, distance, far)
 
 
-class Buckets(nn.Module):
+class BucketedPositionBias(nn.Module):
     """A learned number for each bucket and head; one table serves all layers of a stack."""
 
-    def __init__(self, heads: int, buckets: int = 32, furthest: int = 128, *, both_ways: bool):
+    def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, *, both_ways: bool):
         super().__init__()
         self.table = nn.Embedding(buckets, heads)
-        self.furthest, self.both_ways = furthest, both_ways
+        self.max_distance, self.both_ways = max_distance, both_ways
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         """For queries and keys that stand at these places, (Q,) and (K,) → (1, H, Q, K)."""
-        numbers = bucket(keys - queries[:, None], self.table.num_embeddings, self.furthest, self.both_ways)  # (Q, K)
+        numbers = bucket(
+            keys - queries[:, None], self.table.num_embeddings, self.max_distance, self.both_ways
+        )  # (Q, K)
         return self.table(numbers).permute(2, 0, 1)[None]  # (1, H, Q, K)
 
 
-class ByAxis(nn.Module):
+class DecomposedPositionBias(nn.Module):
     """How far up and how far left a key stands, as a query asks for it: q · R_row[distance] + q · R_column[distance].
 
     Section 4.1 of https://arxiv.org/abs/2112.01526.  There is a learned vector for each distance in rows and one for each
@@ -85,7 +95,7 @@ def _distances(table: Tensor, queries: int, keys: int) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def offset_numbers(window: int, largest: int, device: torch.device) -> Tensor:
+def relative_position_index(window: int, largest: int, device: torch.device) -> Tensor:
     """Number the offsets between two places of a window, by rows and columns, query - key: (M · M · M · M,).
 
     A table for windows of side `largest` has a row for each offset that they know, (2 · largest - 1)² of them: those of a
@@ -97,7 +107,7 @@ def offset_numbers(window: int, largest: int, device: torch.device) -> Tensor:
         return ((down + largest - 1) * (2 * largest - 1) + across + largest - 1).flatten()
 
 
-class OffsetTable(nn.Module):
+class RelativePositionBias(nn.Module):
     """Swin's bias: a learned number for each offset between two places of a window, and each head.
 
     B of equation 4 of https://arxiv.org/abs/2103.14030.
@@ -111,11 +121,11 @@ class OffsetTable(nn.Module):
 
     def forward(self, window: int) -> Tensor:
         """For all pairs of a window, no larger than the table's: (1, H, M · M, M · M)."""
-        numbers = offset_numbers(window, self.window, self.table.device)
+        numbers = relative_position_index(window, self.window, self.table.device)
         return self.table.T.index_select(1, numbers).view(1, -1, window**2, window**2)
 
 
-class OffsetMLP(nn.Module):
+class ContinuousPositionBias(nn.Module):
     """Swin V2's bias: a small network reads the offset, on a logarithmic scale, so that other windows need no other table.
 
     Section 3.3 of https://arxiv.org/abs/2111.09883.  Offsets are measured by the window of training, whose furthest is 8 before
@@ -124,17 +134,17 @@ class OffsetMLP(nn.Module):
 
     def __init__(self, heads: int, window: int, hidden: int = 512):
         super().__init__()
-        self.furthest = max(1, window - 1)
+        self.max_distance = max(1, window - 1)
         self.up, self.down = Linear(2, hidden), Linear(hidden, heads, bias=False)
 
     def forward(self, window: int) -> Tensor:
         """For all pairs of a window of any size: (1, H, M · M, M · M)."""
         like = self.up.weight
-        line = 8 / self.furthest * torch.arange(1 - window, window, dtype=like.dtype, device=like.device)
+        line = 8 / self.max_distance * torch.arange(1 - window, window, dtype=like.dtype, device=like.device)
         line = line.sign() * (line.abs() + 1).log2() / 3  # log₂ 8 = 3: within the window of training hardly above 1
         offsets = torch.cartesian_prod(line, line)  # ((2 M - 1)², 2)
         table = 16 * torch.sigmoid(self.down(torch.relu(self.up(offsets))))  # ((2 M - 1)², H)
-        numbers = offset_numbers(window, window, table.device)
+        numbers = relative_position_index(window, window, table.device)
         return table.T.index_select(1, numbers).view(1, -1, window**2, window**2)
 
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from regard.layers.attention import Attention
 from regard.layers.cache import Cache, KeysValues
 from regard.layers.mlp import MLP, GatedMLP
-from regard.layers.norm import NormFirst, NormLast
+from regard.layers.norm import PostNorm, PreNorm
 from regard.layers.shapes import join_heads, join_rows, split_heads, split_rows, stack_rows
 
 __all__ = ["BlockStep", "CrossStep", "DecoderBlock", "EncoderBlock"]
 
-Wrap = Callable[[], NormFirst | NormLast]  # makes what goes around a sub-layer
+Wrap = Callable[[], PreNorm | PostNorm]  # makes what goes around a sub-layer
 
 # (x, beams, past, seen, bias) → x one place further, and the past
 BlockStep = Callable[[Tensor, int, Cache, Tensor | None, Tensor | None], tuple[Tensor, Cache]]
@@ -34,14 +34,14 @@ class EncoderBlock(nn.Module):
 
     def __init__(self, attn: Attention, mlp: MLP | GatedMLP, wrap: Wrap, *, causal: bool = False):
         super().__init__()
-        self.attn, self.around_attn = attn, wrap()
-        self.mlp, self.around_mlp = mlp, wrap()
+        self.attn, self.attn_residual = attn, wrap()
+        self.mlp, self.mlp_residual = mlp, wrap()
         self.causal = causal
 
     def forward(self, x: Tensor, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """(B, S, D) → (B, S, D)."""
-        x = self.around_attn(x, lambda h: self.attn(h, mask=mask, bias=bias, causal=self.causal))
-        return self.around_mlp(x, self.mlp)
+        x = self.attn_residual(x, lambda h: self.attn(h, mask=mask, bias=bias, causal=self.causal))
+        return self.mlp_residual(x, self.mlp)
 
     def read(self, x: Tensor) -> tuple[Tensor, Cache]:
         """The same without a mask, and the keys and values for steps that follow."""
@@ -53,8 +53,8 @@ class EncoderBlock(nn.Module):
             past = past.add(torch.stack((k, v)))
             return self.attn.out(join_heads(self.attn.look(q, KeysValues(k, v), causal=self.causal)))
 
-        x = self.around_attn(x, look)
-        return self.around_mlp(x, self.mlp), past
+        x = self.attn_residual(x, look)
+        return self.mlp_residual(x, self.mlp), past
 
     def at_hand(self) -> BlockStep:
         """The block for one place at a time, as a plain function that has all it needs at hand and drops nothing.
@@ -63,7 +63,7 @@ class EncoderBlock(nn.Module):
         `seen` (B, 1, W, K) says which keys of the past are a beam's own; without it, all are.
         """
         look_back, mlp = _look_back(self.attn), self.mlp.at_hand()
-        around_attn, around_mlp = self.around_attn.at_hand(), self.around_mlp.at_hand()
+        attn_residual, mlp_residual = self.attn_residual.at_hand(), self.mlp_residual.at_hand()
 
         def step(x: Tensor, beams: int, past: Cache, seen: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Cache]:
             def look(h: Tensor) -> Tensor:
@@ -71,8 +71,8 @@ class EncoderBlock(nn.Module):
                 mixed, past = look_back(h, beams, past, seen, bias)
                 return mixed
 
-            x = around_attn(x, look)
-            return around_mlp(x, mlp), past
+            x = attn_residual(x, look)
+            return mlp_residual(x, mlp), past
 
         return step
 
@@ -82,25 +82,25 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, attn: Attention, cross: Attention, mlp: MLP | GatedMLP, wrap: Wrap):
         super().__init__()
-        self.attn, self.around_attn = attn, wrap()
-        self.cross, self.around_cross = cross, wrap()
-        self.mlp, self.around_mlp = mlp, wrap()
+        self.attn, self.attn_residual = attn, wrap()
+        self.cross, self.cross_residual = cross, wrap()
+        self.mlp, self.mlp_residual = mlp, wrap()
 
     def forward(self, x: Tensor, memory: KeysValues, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """All places at once: (B, T, D) → (B, T, D).
 
         `memory` is the source, already projected by this block's `cross.keys_values`; `bias` is for looking back.
         """
-        x = self.around_attn(x, lambda h: self.attn(h, bias=bias, causal=True))
-        x = self.around_cross(x, lambda h: self.cross(h, memory, mask=mask))
-        return self.around_mlp(x, self.mlp)
+        x = self.attn_residual(x, lambda h: self.attn(h, bias=bias, causal=True))
+        x = self.cross_residual(x, lambda h: self.cross(h, memory, mask=mask))
+        return self.mlp_residual(x, self.mlp)
 
     def at_hand(self) -> CrossStep:
         """The block for one place at a time, as `EncoderBlock.at_hand`, that also looks at a memory."""
         look_back, mlp = _look_back(self.attn), self.mlp.at_hand()
         cross, query, out = self.cross, self.cross.qkv.at_hand(0, self.cross.inner), self.cross.out.at_hand()
-        around_attn, around_cross, around_mlp = (
-            around.at_hand() for around in (self.around_attn, self.around_cross, self.around_mlp)
+        attn_residual, cross_residual, mlp_residual = (
+            around.at_hand() for around in (self.attn_residual, self.cross_residual, self.mlp_residual)
         )
 
         def step(
@@ -117,9 +117,9 @@ class DecoderBlock(nn.Module):
                 mixed = cross.look(q, memory, mask=mask)
                 return out(join_rows(mixed))  # (B · W, D)
 
-            x = around_attn(x, look)
-            x = around_cross(x, look_across)
-            return around_mlp(x, mlp), past
+            x = attn_residual(x, look)
+            x = cross_residual(x, look_across)
+            return mlp_residual(x, mlp), past
 
         return step
 

@@ -56,7 +56,7 @@ class Cache:
         return KeysValues(*self.room.both.narrow(3, 0, self.used).unbind())
 
     @torch.no_grad()
-    def take(self, rows: Tensor) -> "Cache":
+    def reorder(self, rows: Tensor) -> "Cache":
         """The same for other rows of the batch (R,), with room for more."""
         if self.room is None:
             return self

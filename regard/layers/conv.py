@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.layers.dropout import DropPath
 
-__all__ = ["ConvNorm", "Residual", "batch_norm", "fold_norms"]
+__all__ = ["ConvNorm", "Residual", "batch_norm", "fold_batch_norms"]
 
 
 def batch_norm(dim: int) -> nn.BatchNorm2d:
@@ -51,7 +51,7 @@ class Residual(nn.Module):
 
 
 @torch.no_grad()
-def fold_norms(model: nn.Module) -> nn.Module:
+def fold_batch_norms(model: nn.Module) -> nn.Module:
     """Multiply every batch norm into the convolution before it, in place: for answers, not for training.
 
     The numbers stay the same but for rounding, and a pass over each grid is saved.

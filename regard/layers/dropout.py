@@ -6,7 +6,7 @@ Shapes: B batch.
 import torch
 from torch import Tensor, nn
 
-__all__ = ["DropPath", "Dropout", "rising"]
+__all__ = ["DropPath", "Dropout", "drop_path_rates"]
 
 
 class Dropout(nn.Module):
@@ -65,6 +65,6 @@ class DropPath(nn.Module):
         return f"rate={self.rate:.3f}"
 
 
-def rising(rate: float, depth: int) -> list[float]:
+def drop_path_rates(rate: float, depth: int) -> list[float]:
     """A rate for each of so many blocks: nothing at the first, rising in a line to `rate` at the last."""
     return [rate * i / max(1, depth - 1) for i in range(depth)]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from regard.layers.dropout import Dropout
-from regard.layers.positions import Learned, Sinusoid
+from regard.layers.positions import LearnedPositions, SinusoidalPositions
 
 __all__ = ["Embed", "token_table"]
 
@@ -16,7 +16,13 @@ __all__ = ["Embed", "token_table"]
 class Embed(nn.Module):
     """Look up each token's vector, times a scale, and add where it stands."""
 
-    def __init__(self, tokens: nn.Embedding, positions: Sinusoid | Learned, dropout: float, scale: float = 1.0):
+    def __init__(
+        self,
+        tokens: nn.Embedding,
+        positions: SinusoidalPositions | LearnedPositions,
+        dropout: float,
+        scale: float = 1.0,
+    ):
         super().__init__()
         self.tokens, self.positions, self.dropout, self.scale = tokens, positions, Dropout(dropout), scale
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Activation", "Int8Linear", "Linear", "by_columns", "multiply", "to_int8"]
+__all__ = ["Activation", "Int8Linear", "Linear", "column_major", "linear", "to_int8"]
 
 
 # Processors without VNNI add products of bytes in 16 bits, which overflow unless the inputs have 7 bits.
@@ -27,7 +27,7 @@ Activation = Callable[[Tensor], Tensor]
 FUSED: dict[Activation | None, str] = {None: "none", F.gelu: "gelu", torch.relu_: "relu"}  # what it calls them
 
 
-def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, then: Activation | None = None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, then: Activation | None = None) -> Tensor:
     """A product, x W + b, and what follows it: (..., D), (N, D), (N,) → (..., N)."""
     if (ONEDNN is None or torch.is_grad_enabled() or x.device.type != "cpu" or x.dtype != torch.float32
             or x.numel() * len(weight) < MUCH or then not in FUSED):  # fmt: skip
@@ -41,7 +41,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor, then: Activation | None = None) -> Tensor:
         """(..., D) → (..., N)."""
-        return multiply(x, self.weight, self.bias, then)
+        return linear(x, self.weight, self.bias, then)
 
     def at_hand(self, start: int = 0, stop: int | None = None) -> Callable[[Tensor], Tensor]:
         """A function for outputs `start` to `stop` - 1, (..., D) → (..., stop - start), with its weights at hand.
@@ -102,7 +102,7 @@ def to_int8(model: nn.Module) -> nn.Module:
     return model
 
 
-def by_columns(model: nn.Module) -> nn.Module:
+def column_major(model: nn.Module) -> nn.Module:
     """Lay out the weights of every linear layer column by column, in place: for decoding on a CPU, not for training.
 
     The numbers stay the same.  A product of few rows reads them faster so, by up to a half; an embedding that shared its

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.layers.shapes import to_windows
 
-__all__ = ["causal_mask", "inside_mask", "padding_mask", "window_mask"]
+__all__ = ["causal_mask", "neighborhood_mask", "padding_mask", "window_mask"]
 
 
 def padding_mask(tokens: Tensor, pad: int) -> Tensor:
@@ -38,7 +38,9 @@ def window_mask(rows: int, columns: int, window: int, shift: int, device: torch.
     return seen == seen.transpose(1, 2)  # (N, M · M, M · M)
 
 
-def inside_mask(rows: int, columns: int, kernel: int, stride: int = 1, device: torch.device | None = None) -> Tensor:
+def neighborhood_mask(
+    rows: int, columns: int, kernel: int, stride: int = 1, device: torch.device | None = None
+) -> Tensor:
     """A place may look at those of its neighbourhood that lie inside the picture: (Y · X, R · R).
 
     `rows` and `columns` are the picture's; every `stride`-th place looks.

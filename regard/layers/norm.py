@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.layers.dropout import Dropout, DropPath
 
-__all__ = ["Around", "Norm", "NormBranch", "NormFirst", "NormLast"]
+__all__ = ["Around", "Norm", "PostNorm", "PreNorm", "ResPostNorm"]
 
 Around = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]  # (x, f) → f wrapped in a residual and a norm
 
@@ -29,7 +29,7 @@ def _at_hand(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     return partial(torch.layer_norm, **how, bias=norm.bias)
 
 
-class NormFirst(nn.Module):
+class PreNorm(nn.Module):
     """x + dropout(f(norm(x))): the residual path stays clear, so depth and large steps are safe.
 
     x ─┬─ norm ─ f ─ dropout ─ + ─
@@ -52,12 +52,12 @@ class NormFirst(nn.Module):
         return lambda x, f: x + f(norm(x))
 
     @staticmethod
-    def end(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:
+    def final_norm(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:
         """What follows the last block."""
         return norm(dim)
 
 
-class NormLast(nn.Module):
+class PostNorm(nn.Module):
     """norm(x + dropout(f(x))): the paper's order, section 5.4; it needs a warm-up to train.
 
     x ─┬─ f ─ dropout ─ + ─ norm ─
@@ -78,12 +78,12 @@ class NormLast(nn.Module):
         return lambda x, f: norm(x + f(x))
 
     @staticmethod
-    def end(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:
+    def final_norm(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:
         """What follows the last block: nothing, its output is normed already."""
         return nn.Identity()
 
 
-class NormBranch(nn.Module):
+class ResPostNorm(nn.Module):
     """x + dropout(norm(f(x))): no branch adds more than its norm allows, so sums stay small in deep and wide models.
 
     x ─┬─ f ─ norm ─ dropout ─ + ─
@@ -106,6 +106,6 @@ class NormBranch(nn.Module):
         return lambda x, f: x + norm(f(x))
 
     @staticmethod
-    def end(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:
+    def final_norm(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:
         """What follows the last block."""
         return norm(dim)

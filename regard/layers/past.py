@@ -34,7 +34,7 @@ class Past(NamedTuple):
         own = torch.eye(self.beams, dtype=torch.bool, device=self.seen.device)
         return torch.cat((self.seen, own.expand(len(self.seen), 1, -1, -1)), -1)
 
-    def take(self, rows: Tensor) -> tuple["Past", Tensor | None]:
+    def reorder(self, rows: Tensor) -> tuple["Past", Tensor | None]:
         """The same for other rows, and the sentences they are of, or None if those are all, in their order.
 
         Rows come as (R,), or as (B, W) with the rows of one sentence in each line.
@@ -44,7 +44,7 @@ class Past(NamedTuple):
         blocks, seen = self.blocks, self.seen
         same = torch.equal(sentence, torch.arange(self.sentences, device=rows.device))
         if not same:  # else nothing is copied
-            blocks = tuple(block.take(sentence) for block in blocks)
+            blocks = tuple(block.reorder(sentence) for block in blocks)
             seen = None if seen is None else seen.index_select(0, sentence)
         if seen is None and rows.shape[1] > 1:
             seen = torch.ones(len(rows), 1, 1, blocks[0].used, dtype=torch.bool, device=rows.device)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Learned", "LearnedGrid", "Sinusoid", "sinusoid", "waves"]
+__all__ = ["LearnedGridPositions", "LearnedPositions", "SinusoidalPositions", "sinusoid", "waves"]
 
 
 def sinusoid(length: int, dim: int) -> Tensor:
@@ -21,13 +21,13 @@ def sinusoid(length: int, dim: int) -> Tensor:
     return table.float()
 
 
-class Sinusoid(nn.Module):
+class SinusoidalPositions(nn.Module):
     """The fixed table of waves; it grows on demand, so no length is too long."""
 
-    def __init__(self, dim: int, longest: int = 256):
+    def __init__(self, dim: int, max_len: int = 256):
         super().__init__()
         self.dim = dim
-        self.register_buffer("table", sinusoid(longest, dim), persistent=False)
+        self.register_buffer("table", sinusoid(max_len, dim), persistent=False)
         self.table: Tensor
 
     def forward(self, start: int, stop: int) -> Tensor:
@@ -38,19 +38,19 @@ class Sinusoid(nn.Module):
         return table[start:stop]
 
 
-class Learned(nn.Module):
+class LearnedPositions(nn.Module):
     """One trained vector for each place, and so a longest sentence."""
 
-    def __init__(self, dim: int, longest: int):
+    def __init__(self, dim: int, max_len: int):
         super().__init__()
-        self.table = nn.Parameter(torch.randn(longest, dim) * 0.02)
+        self.table = nn.Parameter(torch.randn(max_len, dim) * 0.02)
 
     def forward(self, start: int, stop: int) -> Tensor:
         """Rows for places start to stop - 1: (T, D)."""
         if stop > len(self.table):
             raise ValueError(
                 f"{stop} tokens are more than the {len(self.table)} learned positions; "
-                f"split the text, or train with model.longest={stop}"
+                f"split the text, or train with model.max_len={stop}"
             )
         return self.table[start:stop]
 
@@ -68,7 +68,7 @@ def waves(side: int, dim: int) -> Tensor:
     return torch.cat((rows, columns), -1).flatten(0, 1)[:, :dim]
 
 
-class LearnedGrid(nn.Module):
+class LearnedGridPositions(nn.Module):
     """One trained vector for each place of a square grid, and one for each token that stands before the grid.
 
     A grid of another size gets the trained one stretched, as in section 3.2 of https://arxiv.org/abs/2010.11929.

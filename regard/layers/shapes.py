@@ -9,17 +9,17 @@ from torch import Tensor
 
 __all__ = [
     "check_channels",
-    "from_neighbourhoods",
+    "from_neighborhoods",
     "from_patches",
     "from_planes",
     "from_windows",
     "join_heads",
     "join_rows",
-    "neighbourhoods",
     "split_heads",
     "split_rows",
     "stack_rows",
     "to_grid",
+    "to_neighborhoods",
     "to_patches",
     "to_planes",
     "to_tokens",
@@ -91,7 +91,7 @@ def from_windows(x: Tensor, rows: int, columns: int) -> Tensor:
     return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
 
-def neighbourhoods(x: Tensor, heads: int, kernel: int, stride: int = 1) -> Tensor:
+def to_neighborhoods(x: Tensor, heads: int, kernel: int, stride: int = 1) -> Tensor:
     """What lies around each place, row by row, zeros outside: (B, H · E, Y · S, X · S) → (B, H, Y · X, R · R, E).
 
     It is R² times as large as the picture.  Every S-th place has one; what lies around it is everything.
@@ -102,7 +102,7 @@ def neighbourhoods(x: Tensor, heads: int, kernel: int, stride: int = 1) -> Tenso
     return x.permute(0, 1, 4, 3, 2)
 
 
-def from_neighbourhoods(x: Tensor, rows: int) -> Tensor:
+def from_neighborhoods(x: Tensor, rows: int) -> Tensor:
     """One vector for each neighbourhood as a grid with so many rows: (B, H, Y · X, 1, E) → (B, H · E, Y, X)."""
     return x.squeeze(3).transpose(2, 3).flatten(1, 2).unflatten(2, (rows, -1))
 

@@ -12,28 +12,39 @@ from torch import Tensor, nn
 
 from regard.config import Family, Run, build, nearest
 from regard.config import load as load_run
-from regard.models import attention_cnn, bert, gpt, lrnet, mvit, pixel, swin, t5, transformer, vit
+from regard.models import bert, gpt, image_gpt, lrnet, mvit, resnet, swin, t5, transformer, vit
 
-__all__ = ["FAMILIES", "FORMAT", "begun", "describe", "fill", "held", "load_model", "read_config", "sized", "tensors"]
+__all__ = [
+    "FAMILIES",
+    "FORMAT",
+    "describe",
+    "inherit_from_init",
+    "load_model",
+    "load_weights",
+    "preset",
+    "read_config",
+    "saved_tensors",
+    "state_tensors",
+]
 
 FAMILIES: dict[str, Family] = {
     "transformer": Family(transformer.TransformerConfig, transformer.SIZES, transformer.Transformer, ("translate",)),
     "gpt": Family(gpt.GPTConfig, gpt.SIZES, gpt.GPT, ("next",)),
     "bert": Family(bert.BERTConfig, bert.SIZES, bert.BERT, ("masked", "class")),
     "t5": Family(t5.T5Config, t5.SIZES, t5.T5, ("translate", "spans")),
-    "resnet": Family(attention_cnn.ResNetConfig, attention_cnn.SIZES, attention_cnn.ResNet, ("image",)),
+    "resnet": Family(resnet.ResNetConfig, resnet.SIZES, resnet.ResNet, ("image",)),
     "lrnet": Family(lrnet.LRNetConfig, lrnet.SIZES, lrnet.LRNet, ("image",)),
-    "pixel": Family(pixel.PixelConfig, pixel.SIZES, pixel.Pixel, ("pixels",)),
+    "image-gpt": Family(image_gpt.ImageGPTConfig, image_gpt.SIZES, image_gpt.ImageGPT, ("pixels",)),
     "vit": Family(vit.ViTConfig, vit.SIZES, vit.ViT, ("image",)),
     "swin": Family(swin.SwinConfig, swin.SIZES, swin.Swin, ("image",)),
     "mvit": Family(mvit.MViTConfig, mvit.SIZES, mvit.MViT, ("image",)),
 }
 
-FORMAT = 2  # of a run folder; raised when an older regard could not read what a newer one writes
-READS = (1, 2)
+FORMAT = 3  # of a run folder; raised when an older regard could not read what a newer one writes
+READS = (FORMAT,)
 
 
-def sized(name: str) -> tuple[str, Any]:
+def preset(name: str) -> tuple[str, Any]:
     """The family's name and the config of a model such as "transformer-base"."""
     known = {f"{family}-{size}": (family, config) for family, f in FAMILIES.items() for size, config in f.sizes.items()}
     if name not in known:
@@ -47,12 +58,12 @@ def describe(family: str, config: Any, version: str) -> dict[str, Any]:
     return {"model_type": f"regard-{family}", "regard_version": version, "format": FORMAT, **dataclasses.asdict(config)}
 
 
-def tensors(model: nn.Module) -> dict[str, Tensor]:
+def saved_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The weights by name, a tied matrix once, as `model.safetensors` holds them."""
-    return {name: one.detach().contiguous() for name, one in held(model).items()}
+    return {name: one.detach().contiguous() for name, one in state_tensors(model).items()}
 
 
-def held(model: nn.Module) -> dict[str, Tensor]:
+def state_tensors(model: nn.Module) -> dict[str, Tensor]:
     """All that a model keeps, by name: its parameters, a tied one once, and what batch norms have counted."""
     kept = model.state_dict(keep_vars=True)
     return dict(model.named_parameters()) | {name: one for name, one in model.named_buffers() if name in kept}
@@ -62,11 +73,11 @@ def load_model(folder: Path) -> Any:
     """Build the model a run folder describes and fill in its weights, or say which file is wrong and how."""
     family, config = read_config(folder)
     model = FAMILIES[family].build(config)
-    fill(model, folder / "model.safetensors")
+    load_weights(model, folder / "model.safetensors")
     return model.eval()
 
 
-def begun(run: Run) -> Run:
+def inherit_from_init(run: Run) -> Run:
     """A run that begins from another: its model is that of `run.init`, but for dropout and classes."""
     family, held = read_config(Path(run.init))
     if family != run.family:
@@ -74,7 +85,7 @@ def begun(run: Run) -> Run:
     own = {key: getattr(run.model, key) for key in ("dropout", "attention_dropout", "drop_path", "classes")
            if hasattr(held, key)}  # fmt: skip
     before = load_run(str(Path(run.init) / "run.toml"), (), FAMILIES)
-    seen = ("fit", "side", "resample", "mean", "std")  # how the weights have learnt to see pictures
+    seen = ("fit", "resize", "resample", "mean", "std")  # how the weights have learnt to see pictures
     taken: dict[str, Any] = {key: getattr(before.data, key) for key in seen}
     if hasattr(held, "vocab"):
         taken = {"tokenizer": before.data.tokenizer, "vocab": held.vocab}
@@ -86,7 +97,7 @@ def begun(run: Run) -> Run:
     )
 
 
-def fill(model: nn.Module, file: Path, fresh: str | None = None) -> None:
+def load_weights(model: nn.Module, file: Path, fresh: str | None = None) -> None:
     """Copy the weights of a safetensors file into a model of the same shape; those that begin with `fresh` are left alone."""
     try:
         weights = load_file(file)
@@ -94,7 +105,7 @@ def fill(model: nn.Module, file: Path, fresh: str | None = None) -> None:
         raise ValueError(f"no weights {file}; the run has not been trained to its end, go on with --resume") from None
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{file} is damaged ({error}); train again, or restore the file") from None
-    wanted = held(model)
+    wanted = state_tensors(model)
     if fresh:
         weights, wanted = ({k: v for k, v in one.items() if not k.startswith(fresh)} for one in (weights, wanted))
     for name in (*wanted, *weights):

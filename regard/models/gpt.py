@@ -22,16 +22,16 @@ from typing import Any, NamedTuple
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, at_least, shares, splits
+from regard.config import STRICT, require_divisible, require_fraction, require_min
 from regard.layers.attention import Attention
 from regard.layers.block import BlockStep, EncoderBlock
 from regard.layers.cache import Cache
 from regard.layers.embed import Embed
 from regard.layers.linear import Linear
 from regard.layers.mlp import MLP, gelu_tanh
-from regard.layers.norm import NormFirst
+from regard.layers.norm import PreNorm
 from regard.layers.past import Past
-from regard.layers.positions import Learned
+from regard.layers.positions import LearnedPositions
 
 __all__ = ["GPT", "SIZES", "GPTConfig"]
 
@@ -44,29 +44,29 @@ class GPTConfig:
     dim: int = 768
     depth: int = 12
     heads: int = 12
-    widen: int = 4  # the mlp is this many times as wide
-    longest: int = 1024  # tokens: there is a learned vector for each place
+    mlp_ratio: int = 4  # the mlp is this many times as wide
+    max_len: int = 1024  # tokens: there is a learned vector for each place
     dropout: float = 0.1  # after each sub-layer and on the embeddings
     attention_dropout: float = 0.1  # on the weights
-    hidden: int = 0  # width of the mlp, if it is no multiple of the model's; 0 = widen times that
+    mlp_dim: int = 0  # width of the mlp, if it is no multiple of the model's; 0 = widen times that
 
     def __post_init__(self) -> None:
-        at_least(
+        require_min(
             1,
             vocab=self.vocab,
             dim=self.dim,
             depth=self.depth,
             heads=self.heads,
-            widen=self.widen,
-            longest=self.longest,
+            mlp_ratio=self.mlp_ratio,
+            max_len=self.max_len,
         )
-        at_least(0, hidden=self.hidden)
-        splits(self.dim, self.heads)
-        shares(dropout=self.dropout, attention_dropout=self.attention_dropout)
+        require_min(0, mlp_dim=self.mlp_dim)
+        require_divisible(self.dim, self.heads)
+        require_fraction(dropout=self.dropout, attention_dropout=self.attention_dropout)
 
 
 SIZES = {  # Table 2 of the paper names them by their parameters: 117 M (124 by count), 345 M, 762 M, 1542 M
-    "tiny": GPTConfig(dim=128, depth=4, heads=4, longest=256, dropout=0.0, attention_dropout=0.0),
+    "tiny": GPTConfig(dim=128, depth=4, heads=4, max_len=256, dropout=0.0, attention_dropout=0.0),
     "small": GPTConfig(),
     "medium": GPTConfig(dim=1024, depth=24, heads=16),
     "large": GPTConfig(dim=1280, depth=36, heads=20),
@@ -89,9 +89,9 @@ class State(NamedTuple):
     past: Past  # the text so far
     stack: Stack
 
-    def take(self, rows: Tensor) -> "State":
+    def reorder(self, rows: Tensor) -> "State":
         """The same for other rows: (R,), or (B, W) with the rows of one text in each line."""
-        return State(self.past.take(rows)[0], self.stack)
+        return State(self.past.reorder(rows)[0], self.stack)
 
 
 class GPT(nn.Module):
@@ -100,11 +100,11 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.config = c = config
-        self.embed = Embed(nn.Embedding(c.vocab, c.dim), Learned(c.dim, c.longest), c.dropout)
-        attention, wrap = partial(Attention, c.dim, c.heads, c.attention_dropout), partial(NormFirst, c.dim, c.dropout)
-        mlp = partial(MLP, c.dim, c.hidden or c.widen * c.dim, gelu_tanh)
+        self.embed = Embed(nn.Embedding(c.vocab, c.dim), LearnedPositions(c.dim, c.max_len), c.dropout)
+        attention, wrap = partial(Attention, c.dim, c.heads, c.attention_dropout), partial(PreNorm, c.dim, c.dropout)
+        mlp = partial(MLP, c.dim, c.mlp_dim or c.mlp_ratio * c.dim, gelu_tanh)
         self.blocks: Any = nn.ModuleList(EncoderBlock(attention(), mlp(), wrap, causal=True) for _ in range(c.depth))
-        self.end = nn.LayerNorm(c.dim)
+        self.final_norm = nn.LayerNorm(c.dim)
         self.output = Linear(c.dim, c.vocab, bias=False)
         self.output.weight = self.embed.tokens.weight
         for part in self.modules():  # section 2.3: N(0, 0.02), and smaller where the residual path adds up
@@ -115,16 +115,16 @@ class GPT(nn.Module):
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * c.depth))
 
     @property
-    def longest(self) -> int:
+    def max_len(self) -> int:
         """The most tokens a text may have."""
-        return self.config.longest
+        return self.config.max_len
 
     def features(self, tokens: Tensor) -> Tensor:
         """What the output layer reads: (B, T) → (B, T, D)."""
         x = self.embed(tokens)  # (B, T, D)
         for block in self.blocks:
             x = block(x)
-        return self.end(x)
+        return self.final_norm(x)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of the token after each token: (B, T) → (B, T, V).  Padding at the end changes nothing before it."""
@@ -135,7 +135,7 @@ class GPT(nn.Module):
         stack = Stack(
             self.embed.at_hand(),
             tuple(block.at_hand() for block in self.blocks),
-            self.end,
+            self.final_norm,
             self.output.at_hand(),
         )
         if prompt.shape[1] < 2:  # there is nothing before the first step

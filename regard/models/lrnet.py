@@ -32,16 +32,16 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, at_least, shares
+from regard.config import STRICT, require_fraction, require_min
 from regard.layers.attention import attend
 from regard.layers.biases import GeometricPrior
 from regard.layers.conv import ConvNorm, Residual, batch_norm
-from regard.layers.dropout import rising
+from regard.layers.dropout import drop_path_rates
 from regard.layers.linear import Linear
-from regard.layers.masks import inside_mask
-from regard.layers.nearby import Line, Nearby
+from regard.layers.local_attention import Line, LocalAttention
+from regard.layers.masks import neighborhood_mask
 from regard.layers.scores import Alike, absolute_distance, product, squared_distance, summed
-from regard.layers.shapes import check_channels, from_neighbourhoods, neighbourhoods
+from regard.layers.shapes import check_channels, from_neighborhoods, to_neighborhoods
 
 __all__ = ["SIZES", "LRNet", "LRNetConfig", "LocalRelation"]
 
@@ -54,34 +54,34 @@ class LRNetConfig:
 
     image: int = 224  # side of the square picture, in pixels
     channels: int = 3
-    stem: Literal["photo", "small"] = "photo"  # of a photo it leaves a quarter of the rows and columns, else all
+    stem: Literal["imagenet", "cifar"] = "imagenet"  # of a photo it leaves a quarter of the rows and columns, else all
     dim: int = 64  # channels behind the stem
     dims: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048])  # channels behind each stage
     widths: list[int] = field(default_factory=lambda: [100, 200, 400, 800])  # channels that look around, in its blocks
     depths: list[int] = field(default_factory=lambda: [3, 4, 6, 3])  # blocks of each stage
     kernel: int = 7  # side of a neighbourhood
-    share: int = 8  # channels that share one map of weights; the last ones may be fewer
+    channels_per_head: int = 8  # channels that share one map of weights; the last ones may be fewer
     score: Literal["squared", "absolute", "product"] = "squared"  # how alike a query and a key are, section 3.2
     classes: int = 1000
     drop_path: float = 0.0  # share of examples for which the last block's branch is left out; less for those before
 
     def __post_init__(self) -> None:
-        at_least(1, image=self.image, channels=self.channels, dim=self.dim, kernel=self.kernel, share=self.share,
+        require_min(1, image=self.image, channels=self.channels, dim=self.dim, kernel=self.kernel, channels_per_head=self.channels_per_head,
                  classes=self.classes)  # fmt: skip
-        shares(drop_path=self.drop_path)
+        require_fraction(drop_path=self.drop_path)
         if not self.kernel % 2:
             raise ValueError(f"kernel {self.kernel} has no middle; use {self.kernel - 1} or {self.kernel + 1}")
         if not len(self.dims) == len(self.widths) == len(self.depths) >= 1:
             raise ValueError(f"dims has {len(self.dims)} stages, widths {len(self.widths)} and depths {len(self.depths)}; "
                              f"give one number a stage in each")  # fmt: skip
         for dim, width, depth in zip(self.dims, self.widths, self.depths, strict=True):
-            at_least(1, dims=dim, widths=width, depths=depth)
+            require_min(1, dims=dim, widths=width, depths=depth)
 
 
 SIZES = {  # section 4.1
     "26": LRNetConfig(depths=[2, 2, 2, 2]),
     "50": LRNetConfig(),
-    "small": LRNetConfig(image=32, stem="small", dim=16, dims=[64, 128, 256], widths=[16, 32, 64], depths=[2, 2, 2],
+    "small": LRNetConfig(image=32, stem="cifar", dim=16, dims=[64, 128, 256], widths=[16, 32, 64], depths=[2, 2, 2],
                          classes=10),  # ours, for pictures of 32 × 32 pixels
 }  # fmt: skip
 
@@ -93,11 +93,11 @@ class LocalRelation(nn.Module):
     neighbourhoods are gathered and go through `attend`; else the same numbers come without gathering.
     """
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, share: int, alike: Alike, stride: int = 1):
+    def __init__(self, inputs: int, outputs: int, kernel: int, channels_per_head: int, alike: Alike, stride: int = 1):
         super().__init__()
         self.kernel, self.alike, self.stride = kernel, alike, stride
-        self.heads = -(-outputs // share)
-        self.spare = self.heads * share - outputs  # channels that the last head lacks
+        self.heads = -(-outputs // channels_per_head)
+        self.spare = self.heads * channels_per_head - outputs  # channels that the last head lacks
         self.value = nn.Conv2d(inputs, outputs, 1, bias=False)
         self.query_key = nn.Conv2d(outputs, 2 * self.heads, 1)
         self.prior = GeometricPrior(self.heads, kernel)
@@ -111,7 +111,7 @@ class LocalRelation(nn.Module):
         q, k = self.query_key(v).chunk(2, 1)  # (B, H, Y · S, X · S)
         q = q[:, :, :: self.stride, :: self.stride]  # (B, H, Y, X)
         rows, columns = x.shape[2:]
-        mask = inside_mask(rows, columns, self.kernel, self.stride, x.device)  # (Y · X, R · R)
+        mask = neighborhood_mask(rows, columns, self.kernel, self.stride, x.device)  # (Y · X, R · R)
         look = self.look if self.tap is None else self.gather
         whole = F.pad(v, (0, 0, 0, 0, 0, self.spare)) if self.spare else v  # (B, H · E, Y · S, X · S)
         return look(q, k, whole, mask)[:, : v.shape[1]]
@@ -121,19 +121,19 @@ class LocalRelation(nn.Module):
         line = Line(self.kernel, self.stride, *q.shape[2:])
         hidden = torch.zeros_like(mask.T, dtype=q.dtype).masked_fill_(~mask.T, -math.inf)[:, None]  # (R · R, 1, Y · X)
         bias, v = self.prior().T[..., None], v.unflatten(1, (self.heads, -1))  # (R · R, H, 1), (B, H, E, ...)
-        return Nearby.apply(q[:, :, None], k[:, :, None], v, bias, hidden, line, self.alike).flatten(1, 2)
+        return LocalAttention.apply(q[:, :, None], k[:, :, None], v, bias, hidden, line, self.alike).flatten(1, 2)
 
     def gather(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """The same through `attend`, one query to a neighbourhood of keys."""
         rows = q.shape[2]
         q = q.flatten(2)[..., None, None]  # (B, H, Y · X, 1, 1)
-        k = neighbourhoods(k, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, 1)
-        v = neighbourhoods(v, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, E)
+        k = to_neighborhoods(k, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, 1)
+        v = to_neighborhoods(v, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, E)
         mixed, weights = attend(q, k, v, score=summed(self.alike), bias=self.prior()[:, None, None], mask=mask[:, None],
                                 need_weights=True)  # (B, H, Y · X, 1, E), (B, H, Y · X, 1, R · R)  # fmt: skip
         if self.tap is not None and weights is not None:
             self.tap(weights.squeeze(3))
-        return from_neighbourhoods(mixed, rows)
+        return from_neighborhoods(mixed, rows)
 
 
 class LRNet(nn.Module):
@@ -142,11 +142,11 @@ class LRNet(nn.Module):
     def __init__(self, config: LRNetConfig):
         super().__init__()
         self.config = c = config
-        relate = partial(LocalRelation, kernel=c.kernel, share=c.share, alike=ALIKE[c.score])
-        photo, relu = c.stem == "photo", partial(nn.ReLU, inplace=True)
+        relate = partial(LocalRelation, kernel=c.kernel, channels_per_head=c.channels_per_head, alike=ALIKE[c.score])
+        photo, relu = c.stem == "imagenet", partial(nn.ReLU, inplace=True)
         self.stem = nn.Sequential(relate(c.channels, c.dim, stride=2 if photo else 1), batch_norm(c.dim), relu(),
                                   nn.MaxPool2d(3, 2, 1) if photo else nn.Identity())  # fmt: skip
-        rates = iter(rising(c.drop_path, sum(c.depths)))
+        rates = iter(drop_path_rates(c.drop_path, sum(c.depths)))
         self.stages, inputs = nn.ModuleList(), c.dim
         for number, (dim, width, depth) in enumerate(zip(c.dims, c.widths, c.depths, strict=True)):
             stage = nn.Sequential()
@@ -157,7 +157,7 @@ class LRNet(nn.Module):
                 stage.append(Residual(body, inputs, dim, stride, next(rates)))
                 inputs = dim
             self.stages.append(stage)
-        self.classes = Linear(inputs, c.classes)
+        self.classifier = Linear(inputs, c.classes)
 
     def encode(self, x: Tensor) -> Tensor:
         """What the last stage sees at each place: (B, C, ...) → (B, D, Y, X)."""
@@ -169,4 +169,4 @@ class LRNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of the classes of each picture: (B, C, ...) → (B, classes)."""
-        return self.classes(self.encode(x).mean((2, 3)))
+        return self.classifier(self.encode(x).mean((2, 3)))

@@ -29,12 +29,12 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, at_least, shares, splits
+from regard.config import STRICT, require_divisible, require_fraction, require_min
 from regard.layers.attention import attend
-from regard.layers.biases import ByAxis
-from regard.layers.dropout import Dropout, DropPath, rising
+from regard.layers.biases import DecomposedPositionBias
+from regard.layers.dropout import Dropout, DropPath, drop_path_rates
 from regard.layers.linear import Linear
-from regard.layers.positions import LearnedGrid
+from regard.layers.positions import LearnedGridPositions
 from regard.layers.shapes import check_channels, join_heads, split_heads, to_grid, to_tokens
 
 __all__ = ["SIZES", "MViT", "MViTConfig"]
@@ -54,7 +54,7 @@ class MViTConfig:
     dim: int = 96  # of the first stage; each stage is twice as wide as the one before
     heads: int = 1  # of the first stage; each stage has twice as many
     depths: list[int] = field(default_factory=lambda: [1, 2, 5, 2])  # blocks of each stage
-    widen: int = 4  # the mlp is this many times as wide
+    mlp_ratio: int = 4  # the mlp is this many times as wide
     stride: int = 4  # of keys and values in the first stage; half of it in each stage after, down to 1
     pooling: Literal["conv", "max"] = "conv"  # how queries, keys and values get fewer
     positions: Literal["relative", "added"] = "relative"  # asked for by the queries (V2), or added to the tokens (V1)
@@ -66,11 +66,11 @@ class MViTConfig:
     drop_path: float = 0.0  # share of examples for which the last block's branches are left out; less for those before
 
     def __post_init__(self) -> None:
-        at_least(1, image=self.image, patch=self.patch, kernel=self.kernel, channels=self.channels, dim=self.dim,
-                 heads=self.heads, widen=self.widen, stride=self.stride, classes=self.classes,
+        require_min(1, image=self.image, patch=self.patch, kernel=self.kernel, channels=self.channels, dim=self.dim,
+                 heads=self.heads, mlp_ratio=self.mlp_ratio, stride=self.stride, classes=self.classes,
                  **{"stages of depths": len(self.depths)}, **{f"depths[{i}]": n for i, n in enumerate(self.depths)})  # fmt: skip
-        splits(self.dim, self.heads)
-        shares(dropout=self.dropout, drop_path=self.drop_path)
+        require_divisible(self.dim, self.heads)
+        require_fraction(dropout=self.dropout, drop_path=self.drop_path)
         if self.kernel % 2 == 0:
             raise ValueError(f"kernel {self.kernel} has no middle; use {self.kernel - 1} or {self.kernel + 1}")
         if self.stride & (self.stride - 1):
@@ -177,7 +177,7 @@ class PoolingAttention(nn.Module):
         self.pool_q = pool(plan.queries, before) if self.residual or plan.queries > 1 else Keep()
         self.pool_k, self.pool_v = pool(plan.keys, before), pool(plan.keys, before)
         finer = plan.side // min(self.strides)  # side of the finer grid of the two
-        self.where = ByAxis(width, finer, before) if c.positions == "relative" else None
+        self.where = DecomposedPositionBias(width, finer, before) if c.positions == "relative" else None
         self.tap: Callable[[Tensor], None] | None = None
 
     def query_grid(self, grid: Grid) -> Grid:
@@ -213,7 +213,7 @@ class Block(nn.Module):
         self.norm1, self.attn = Norm(plan.dim), PoolingAttention(plan, c)
         self.grow1 = Linear(plan.dim, plan.inner) if plan.dim != plan.inner else None
         self.pool = pool_max(plan.queries, int(c.pool == "token"))
-        self.norm2, hidden = Norm(plan.inner), c.widen * plan.inner
+        self.norm2, hidden = Norm(plan.inner), c.mlp_ratio * plan.inner
         self.mlp = nn.Sequential(
             OrderedDict(up=Linear(plan.inner, hidden), gelu=nn.GELU(), down=Linear(hidden, plan.out))
         )
@@ -239,11 +239,11 @@ class MViT(nn.Module):
         before, made = int(c.pool == "token"), plans(c)
         self.embed = nn.Conv2d(c.channels, c.dim, c.kernel, c.patch, c.kernel // 2)
         self.token = nn.Parameter(torch.empty(1, 1, c.dim)) if before else None
-        self.positions = LearnedGrid(c.dim, c.image // c.patch, before) if c.positions == "added" else None
-        rates = rising(c.drop_path, len(made))
+        self.positions = LearnedGridPositions(c.dim, c.image // c.patch, before) if c.positions == "added" else None
+        rates = drop_path_rates(c.drop_path, len(made))
         self.blocks: Any = nn.ModuleList(Block(plan, c, rate) for plan, rate in zip(made, rates, strict=True))
-        self.end, self.dropout = Norm(made[-1].out), Dropout(c.dropout)
-        self.classes = Linear(made[-1].out, c.classes)
+        self.final_norm, self.dropout = Norm(made[-1].out), Dropout(c.dropout)
+        self.classifier = Linear(made[-1].out, c.classes)
         if self.token is not None:
             nn.init.trunc_normal_(self.token, std=0.02)
         for part in self.modules():
@@ -281,5 +281,5 @@ class MViT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of the classes of each picture: (B, C, Y · P, X · P) → (B, classes)."""
-        x = self.end(self.encode(x))
-        return self.classes(self.dropout(x.mean(1) if self.token is None else x[:, 0]))  # (B, classes)
+        x = self.final_norm(self.encode(x))
+        return self.classifier(self.dropout(x.mean(1) if self.token is None else x[:, 0]))  # (B, classes)

@@ -30,18 +30,18 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, at_least, shares, splits
-from regard.layers.attention import Attention, Cosine, KeysUnbiased
-from regard.layers.biases import OffsetMLP, OffsetTable
+from regard.config import STRICT, require_divisible, require_fraction, require_min
+from regard.layers.attention import Attention, CosineAttention, QKVWithoutKeyBias
+from regard.layers.biases import ContinuousPositionBias, RelativePositionBias
 from regard.layers.cache import KeysValues
-from regard.layers.dropout import Dropout, DropPath, rising
+from regard.layers.dropout import Dropout, DropPath, drop_path_rates
 from regard.layers.linear import Linear
 from regard.layers.masks import window_mask
 from regard.layers.mlp import MLP, gelu
-from regard.layers.norm import NormBranch, NormFirst
+from regard.layers.norm import PreNorm, ResPostNorm
 from regard.layers.shapes import check_channels, join_heads, split_heads, to_patches, to_windows
 
-__all__ = ["SIZES", "Block", "Swin", "SwinConfig", "cut", "received"]
+__all__ = ["SIZES", "Block", "Swin", "SwinConfig", "attention_received", "cut"]
 
 AT_ONCE = 4096  # places that go through a stage at once if nothing is learnt from them: more do not stay in the cache
 
@@ -57,26 +57,28 @@ class SwinConfig:
     depths: list[int] = field(default_factory=lambda: [2, 2, 6, 2])  # blocks of each stage
     heads: list[int] = field(default_factory=lambda: [3, 6, 12, 24])  # of each stage
     window: int = 7  # side of a window, in places
-    widen: int = 4  # the mlp is this many times as wide
+    mlp_ratio: int = 4  # the mlp is this many times as wide
     classes: int = 1000
     version: Literal["v1", "v2"] = "v1"
-    measures: list[int] = field(default_factory=list)  # V2: window by which each stage measures offsets; none: its own
+    pretrained_windows: list[int] = field(
+        default_factory=list
+    )  # V2: window by which each stage measures offsets; none: its own
     dropout: float = 0.0  # on the embeddings, and in front of the classes
     drop_path: float = 0.0  # share of examples for which the last block's branches are left out; less for those before
 
     def __post_init__(self) -> None:
-        at_least(1, image=self.image, patch=self.patch, channels=self.channels, dim=self.dim, window=self.window,
-                 widen=self.widen, classes=self.classes, stages=len(self.depths))  # fmt: skip
-        shares(dropout=self.dropout, drop_path=self.drop_path)
+        require_min(1, image=self.image, patch=self.patch, channels=self.channels, dim=self.dim, window=self.window,
+                 mlp_ratio=self.mlp_ratio, classes=self.classes, stages=len(self.depths))  # fmt: skip
+        require_fraction(dropout=self.dropout, drop_path=self.drop_path)
         if len(self.heads) != len(self.depths):
             raise ValueError(f"{len(self.depths)} depths and {len(self.heads)} heads; give one of each for every stage")
-        if self.measures and (self.version == "v1" or len(self.measures) != len(self.depths)):
-            raise ValueError(f"measures is {self.measures}; give one window for every stage of a v2, or none")
-        at_least(1, **{f"depths[{i}]": depth for i, depth in enumerate(self.depths)})
-        at_least(1, **{f"heads[{i}]": heads for i, heads in enumerate(self.heads)})
-        at_least(0, **{f"measures[{i}]": window for i, window in enumerate(self.measures)})
+        if self.pretrained_windows and (self.version == "v1" or len(self.pretrained_windows) != len(self.depths)):
+            raise ValueError(f"measures is {self.pretrained_windows}; give one window for every stage of a v2, or none")
+        require_min(1, **{f"depths[{i}]": depth for i, depth in enumerate(self.depths)})
+        require_min(1, **{f"heads[{i}]": heads for i, heads in enumerate(self.heads)})
+        require_min(0, **{f"measures[{i}]": window for i, window in enumerate(self.pretrained_windows)})
         for i, heads in enumerate(self.heads):
-            splits(self.dim * 2**i, heads)
+            require_divisible(self.dim * 2**i, heads)
 
     def tiles(self, image: int) -> bool:
         """Whether patches, windows and merges divide a picture of so many pixels a side without rest."""
@@ -164,17 +166,17 @@ class Block(nn.Module):
        └─────────────────────────────────────────────┘  └───────────────┘
     """
 
-    def __init__(self, attn: Attention, bias: OffsetTable | OffsetMLP, mlp: MLP,
-                 wrap: Callable[[], NormFirst | NormBranch], window: int, shift: int, fit: Fit):  # fmt: skip
+    def __init__(self, attn: Attention, bias: RelativePositionBias | ContinuousPositionBias, mlp: MLP,
+                 wrap: Callable[[], PreNorm | ResPostNorm], window: int, shift: int, fit: Fit):  # fmt: skip
         super().__init__()
-        self.attn, self.bias, self.around_attn = attn, bias, wrap()
-        self.mlp, self.around_mlp = mlp, wrap()
+        self.attn, self.bias, self.attn_residual = attn, bias, wrap()
+        self.mlp, self.mlp_residual = mlp, wrap()
         self.window, self.shift, self.fit = window, shift, fit
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, Y, X, D) → (B, Y, X, D)."""
-        x = self.around_attn(x, self.look)
-        return self.around_mlp(x, self.mlp)
+        x = self.attn_residual(x, self.look)
+        return self.mlp_residual(x, self.mlp)
 
     def look(self, x: Tensor) -> Tensor:
         """Attention, each place within its window: (B, Y, X, D) → (B, Y, X, D)."""
@@ -215,8 +217,8 @@ def v1_stage(c: SwinConfig, i: int, rates: list[float]) -> Stage:
     dim, heads = c.dim * 2**i, c.heads[i]
     merge = nn.Sequential(OrderedDict(norm=nn.LayerNorm(2 * dim), reduce=Linear(2 * dim, dim, bias=False)))
     return Stage(merge if i else None, [
-        Block(Attention(dim, heads), OffsetTable(heads, c.window), MLP(dim, c.widen * dim, gelu),
-              partial(NormFirst, dim, DropPath(rate)), c.window, n % 2 * (c.window // 2), shrunk)
+        Block(Attention(dim, heads), RelativePositionBias(heads, c.window), MLP(dim, c.mlp_ratio * dim, gelu),
+              partial(PreNorm, dim, DropPath(rate)), c.window, n % 2 * (c.window // 2), shrunk)
         for n, rate in enumerate(rates)
     ])  # fmt: skip
 
@@ -227,9 +229,9 @@ def v2_stage(c: SwinConfig, i: int, rates: list[float]) -> Stage:
     merge = nn.Sequential(OrderedDict(reduce=Linear(2 * dim, dim, bias=False), norm=nn.LayerNorm(dim)))
     cuts = [shrunk(c.window, n % 2 * (c.window // 2), side, side) for n in range(len(rates))]
     return Stage(merge if i else None, [
-        Block(Attention(dim, heads, scale=1.0, project=KeysUnbiased, prepare=Cosine(heads)),
-              OffsetMLP(heads, (c.measures[i] if c.measures else 0) or window), MLP(dim, c.widen * dim, gelu),
-              partial(NormBranch, dim, DropPath(rate)), window, shift, same)
+        Block(Attention(dim, heads, scale=1.0, project=QKVWithoutKeyBias, prepare=CosineAttention(heads)),
+              ContinuousPositionBias(heads, (c.pretrained_windows[i] if c.pretrained_windows else 0) or window), MLP(dim, c.mlp_ratio * dim, gelu),
+              partial(ResPostNorm, dim, DropPath(rate)), window, shift, same)
         for rate, (window, shift) in zip(rates, cuts, strict=True)
     ])  # fmt: skip
 
@@ -242,18 +244,18 @@ class Swin(nn.Module):
         self.config = c = config
         self.embed, self.norm = Linear(c.channels * c.patch**2, c.dim), nn.LayerNorm(c.dim)
         self.dropout = Dropout(c.dropout)
-        rates, stage = iter(rising(c.drop_path, sum(c.depths))), {"v1": v1_stage, "v2": v2_stage}[c.version]
+        rates, stage = iter(drop_path_rates(c.drop_path, sum(c.depths))), {"v1": v1_stage, "v2": v2_stage}[c.version]
         self.stages: Any = nn.ModuleList(
             stage(c, i, [next(rates) for _ in range(depth)]) for i, depth in enumerate(c.depths)
         )
         width = c.dim * 2 ** (len(c.depths) - 1)
-        self.end, self.classes = nn.LayerNorm(width), Linear(width, c.classes)
+        self.final_norm, self.classifier = nn.LayerNorm(width), Linear(width, c.classes)
         for part in self.modules():
-            if isinstance(part, nn.Linear | KeysUnbiased):
+            if isinstance(part, nn.Linear | QKVWithoutKeyBias):
                 nn.init.trunc_normal_(part.weight, std=0.02)
                 if part.bias is not None:
                     nn.init.zeros_(part.bias)
-            if isinstance(part, NormBranch):  # as in the released code, a block of V2 begins by changing nothing
+            if isinstance(part, ResPostNorm):  # as in the released code, a block of V2 begins by changing nothing
                 for p in part.norm.parameters():
                     nn.init.zeros_(p)
 
@@ -266,11 +268,11 @@ class Swin(nn.Module):
         x = self.dropout(self.norm(self.embed(to_patches(x, patch)))).unflatten(1, (rows, -1))  # (B, Y, X, D)
         for stage in self.stages:
             x = stage(x)  # (B, ⌈Y / 2⌉, ⌈X / 2⌉, 2 D), but for the first
-        return self.end(x)
+        return self.final_norm(x)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of the classes of each picture: (B, C, rows, columns) → (B, classes)."""
-        return self.classes(self.dropout(self.encode(x).mean((1, 2))))
+        return self.classifier(self.dropout(self.encode(x).mean((1, 2))))
 
     def grids(self, height: int, width: int) -> list[tuple[int, int]]:
         """Rows and columns of each stage, for a picture of so many pixels."""
@@ -278,7 +280,7 @@ class Swin(nn.Module):
         return [(-(-height // side), -(-width // side)) for side in sides]
 
 
-def received(weights: Tensor, block: Block, rows: int, columns: int) -> Tensor:
+def attention_received(weights: Tensor, block: Block, rows: int, columns: int) -> Tensor:
     """How much attention each place of a grid got from all others, put back on the picture: → (B, H, Y, X), of mean 1.
 
     `weights` (B · N, H, M · M, M · M) are those of the block's `attn`, as `watch` sees them.  What padding asked is not counted.

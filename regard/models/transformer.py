@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, at_least, shares, splits
-from regard.data.tokenizer import PAD
+from regard.config import STRICT, require_divisible, require_fraction, require_min
+from regard.data.text.tokenizer import PAD
 from regard.layers.attention import Attention
 from regard.layers.block import CrossStep, DecoderBlock, EncoderBlock
 from regard.layers.cache import Cache, KeysValues
@@ -32,9 +32,9 @@ from regard.layers.embed import Embed, token_table
 from regard.layers.linear import Linear
 from regard.layers.masks import padding_mask
 from regard.layers.mlp import MLP, Activation
-from regard.layers.norm import NormFirst, NormLast
+from regard.layers.norm import PostNorm, PreNorm
 from regard.layers.past import Past
-from regard.layers.positions import Learned, Sinusoid
+from regard.layers.positions import LearnedPositions, SinusoidalPositions
 
 __all__ = ["SIZES", "Transformer", "TransformerConfig"]
 
@@ -49,34 +49,34 @@ class TransformerConfig:
     dim: int = 512  # the paper's d_model
     depth: int = 6  # layers of the encoder, and of the decoder
     heads: int = 8
-    widen: int = 4  # the mlp is this many times as wide
+    mlp_ratio: int = 4  # the mlp is this many times as wide
     dropout: float = 0.1  # after each sub-layer and on the embeddings, section 5.4
     attention_dropout: float = 0.0  # on the weights; the paper has none
-    norm: Literal["first", "last"] = "first"  # the paper is "last", and trains only with care
+    norm: Literal["pre", "post"] = "pre"  # the paper is "last", and trains only with care
     positions: Literal["sinusoid", "learned"] = "sinusoid"
-    longest: int = 512  # tokens; a limit for learned positions, none for the sinusoid
+    max_len: int = 512  # tokens; a limit for learned positions, none for the sinusoid
     tied: bool = True  # one matrix for source, target and output, section 3.4; else three, and an output bias
-    biased: bool = False  # an output bias even so, as Marian has it
+    output_bias: bool = False  # an output bias even so, as Marian has it
     activation: Literal["relu", "silu"] = "relu"  # of the mlp; the paper's is "relu", most Marians' "silu"
     pad: int = PAD  # the token that fills up a short source and is not looked at
 
     def __post_init__(self) -> None:
-        at_least(
+        require_min(
             1,
             vocab=self.vocab,
             dim=self.dim,
             depth=self.depth,
             heads=self.heads,
-            widen=self.widen,
-            longest=self.longest,
+            mlp_ratio=self.mlp_ratio,
+            max_len=self.max_len,
         )
-        at_least(0, pad=self.pad)
-        splits(self.dim, self.heads)
-        shares(dropout=self.dropout, attention_dropout=self.attention_dropout)
+        require_min(0, pad=self.pad)
+        require_divisible(self.dim, self.heads)
+        require_fraction(dropout=self.dropout, attention_dropout=self.attention_dropout)
 
 
 SIZES = {  # base and big are the paper's, Table 3; tiny and small are for small data
-    "tiny": TransformerConfig(dim=128, depth=4, heads=4, widen=2),
+    "tiny": TransformerConfig(dim=128, depth=4, heads=4, mlp_ratio=2),
     "small": TransformerConfig(dim=256, depth=3, heads=4),
     "base": TransformerConfig(),
     "big": TransformerConfig(dim=1024, heads=16, dropout=0.3),
@@ -100,10 +100,10 @@ class State(NamedTuple):
     past: Past  # the target so far
     stack: Stack  # the decoder
 
-    def take(self, rows: Tensor) -> "State":
+    def reorder(self, rows: Tensor) -> "State":
         """The same for other rows: (R,), or (B, W) with the rows of one sentence in each line."""
         memory, mask = self.memory, self.mask
-        past, sentence = self.past.take(rows)
+        past, sentence = self.past.reorder(rows)
         if sentence is not None:
             memory = tuple(KeysValues(*(x.index_select(0, sentence) for x in part)) for part in memory)
             mask = None if mask is None else mask.index_select(0, sentence)
@@ -116,20 +116,23 @@ class Transformer(nn.Module):
     def __init__(self, config: TransformerConfig):
         super().__init__()
         self.config = c = config
-        around = NormFirst if c.norm == "first" else NormLast
-        where = Sinusoid if c.positions == "sinusoid" else Learned
+        around = PreNorm if c.norm == "pre" else PostNorm
+        where = SinusoidalPositions if c.positions == "sinusoid" else LearnedPositions
         source = token_table(c.vocab, c.dim)
         target = source if c.tied else token_table(c.vocab, c.dim)
         # The √D of section 3.4 undoes the small start that lets the same matrix also be the output layer.
-        self.embed_source = Embed(source, where(c.dim, c.longest), c.dropout, scale=c.dim**0.5)
-        self.embed_target = Embed(target, where(c.dim, c.longest), c.dropout, scale=c.dim**0.5)
+        self.embed_source = Embed(source, where(c.dim, c.max_len), c.dropout, scale=c.dim**0.5)
+        self.embed_target = Embed(target, where(c.dim, c.max_len), c.dropout, scale=c.dim**0.5)
         attention = partial(Attention, c.dim, c.heads, c.attention_dropout)
-        mlp, wrap = partial(MLP, c.dim, c.widen * c.dim, ACTIVATIONS[c.activation]), partial(around, c.dim, c.dropout)
+        mlp, wrap = (
+            partial(MLP, c.dim, c.mlp_ratio * c.dim, ACTIVATIONS[c.activation]),
+            partial(around, c.dim, c.dropout),
+        )
         self.encoder = nn.ModuleList(EncoderBlock(attention(), mlp(), wrap) for _ in range(c.depth))
-        self.encoder_end = around.end(c.dim)
+        self.encoder_norm = around.final_norm(c.dim)
         self.decoder: Any = nn.ModuleList(DecoderBlock(attention(), attention(), mlp(), wrap) for _ in range(c.depth))
-        self.decoder_end = around.end(c.dim)
-        self.output = Linear(c.dim, c.vocab, bias=c.biased or not c.tied)
+        self.decoder_norm = around.final_norm(c.dim)
+        self.output = Linear(c.dim, c.vocab, bias=c.output_bias or not c.tied)
         if c.tied:
             self.output.weight = source.weight
         else:
@@ -138,9 +141,9 @@ class Transformer(nn.Module):
             nn.init.zeros_(self.output.bias)
 
     @property
-    def longest(self) -> float:
+    def max_len(self) -> float:
         """The most tokens a sentence may have, start or end counted."""
-        return self.config.longest if self.config.positions == "learned" else math.inf
+        return self.config.max_len if self.config.positions == "learned" else math.inf
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Source tokens (B, S) → memory (B, S, D), and the mask of its real tokens (B, 1, 1, S)."""
@@ -148,7 +151,7 @@ class Transformer(nn.Module):
         x = self.embed_source(source)  # (B, S, D)
         for block in self.encoder:
             x = block(x, mask)
-        return self.encoder_end(x), mask
+        return self.encoder_norm(x), mask
 
     def features(self, source: Tensor, target: Tensor) -> Tensor:
         """What the output layer reads: (B, S) and (B, T) → (B, T, D).  All places at once, as in training."""
@@ -156,7 +159,7 @@ class Transformer(nn.Module):
         x = self.embed_target(target)  # (B, T, D)
         for block in self.decoder:  # every block reads the same memory: the encoder's last
             x = block(x, block.cross.keys_values(memory), mask)
-        return self.decoder_end(x)
+        return self.decoder_norm(x)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits of the token after each target token: (B, S) and (B, T) → (B, T, V)."""
@@ -173,7 +176,7 @@ class Transformer(nn.Module):
         stack = Stack(
             self.embed_target.at_hand(),
             tuple(block.at_hand() for block in self.decoder),
-            self.decoder_end,
+            self.decoder_norm,
             self.output.at_hand(),
         )
         return State(ready, mask if padded else None, Past(tuple(Cache() for _ in self.decoder), len(source)), stack)

@@ -25,16 +25,16 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, at_least, shares, splits
+from regard.config import STRICT, require_divisible, require_fraction, require_min
 from regard.layers.attention import Attention
-from regard.layers.beside import start_beside
 from regard.layers.block import EncoderBlock
 from regard.layers.conv import ConvNorm
-from regard.layers.dropout import Dropout, DropPath, rising
+from regard.layers.dropout import Dropout, DropPath, drop_path_rates
 from regard.layers.linear import Linear
+from regard.layers.locality_init import init_local_heads
 from regard.layers.mlp import MLP, gelu
-from regard.layers.norm import NormFirst
-from regard.layers.positions import LearnedGrid
+from regard.layers.norm import PreNorm
+from regard.layers.positions import LearnedGridPositions
 from regard.layers.shapes import check_channels, to_patches, to_tokens
 
 __all__ = ["SIZES", "ViT", "ViTConfig"]
@@ -54,7 +54,7 @@ class ViTConfig:
     dim: int = 768
     depth: int = 12
     heads: int = 12
-    widen: int = 4  # the mlp is this many times as wide
+    mlp_ratio: int = 4  # the mlp is this many times as wide
     classes: int = 1000
     convs: list[int] = field(default_factory=list)  # channels of convolutions that see the picture first, if any
     pool: Literal["token", "mean"] = "token"  # what the classes are read from: a token of their own, or all patches
@@ -62,14 +62,14 @@ class ViTConfig:
     drop_path: float = 0.0  # share of examples for which the last block's branches are left out; less for those before
 
     def __post_init__(self) -> None:
-        at_least(1, image=self.image, patch=self.patch, channels=self.channels, dim=self.dim, depth=self.depth,
-                 heads=self.heads, widen=self.widen, classes=self.classes)  # fmt: skip
-        splits(self.dim, self.heads)
-        shares(dropout=self.dropout, drop_path=self.drop_path)
+        require_min(1, image=self.image, patch=self.patch, channels=self.channels, dim=self.dim, depth=self.depth,
+                 heads=self.heads, mlp_ratio=self.mlp_ratio, classes=self.classes)  # fmt: skip
+        require_divisible(self.dim, self.heads)
+        require_fraction(dropout=self.dropout, drop_path=self.drop_path)
         if self.image % self.patch:
             raise ValueError(tiles(self.image, self.patch))
         if self.convs:
-            at_least(1, convs=min(self.convs))
+            require_min(1, convs=min(self.convs))
             if 2**self.halvings != self.patch or self.halvings > len(self.convs):
                 raise ValueError(f"convs {self.convs} do not make patches of {self.patch} pixels, the last of them halving the "
                                  f"picture each; use a patch of {' or '.join(str(2**n) for n in range(len(self.convs) + 1))}, "
@@ -137,21 +137,21 @@ class ViT(nn.Module):
         self.patches = Convolved(c) if c.convs else Cut(c)
         self.embed = Linear(self.patches.features, c.dim)
         self.token = nn.Parameter(torch.zeros(1, 1, c.dim)) if c.pool == "token" else None
-        self.positions = LearnedGrid(c.dim, c.image // c.patch, before=int(c.pool == "token"))
+        self.positions = LearnedGridPositions(c.dim, c.image // c.patch, before=int(c.pool == "token"))
         self.dropout = Dropout(c.dropout)
         self.blocks: Any = nn.ModuleList(
-            EncoderBlock(Attention(c.dim, c.heads), MLP(c.dim, c.widen * c.dim, gelu),
-                         partial(NormFirst, c.dim, DropPath(rate), partial(nn.LayerNorm, eps=EPS)))
-            for rate in rising(c.drop_path, c.depth)
+            EncoderBlock(Attention(c.dim, c.heads), MLP(c.dim, c.mlp_ratio * c.dim, gelu),
+                         partial(PreNorm, c.dim, DropPath(rate), partial(nn.LayerNorm, eps=EPS)))
+            for rate in drop_path_rates(c.drop_path, c.depth)
         )  # fmt: skip
-        self.end = nn.LayerNorm(c.dim, eps=EPS)
-        self.classes = Linear(c.dim, c.classes)
+        self.final_norm = nn.LayerNorm(c.dim, eps=EPS)
+        self.classifier = Linear(c.dim, c.classes)
         # As the released code starts: what patches give has their spread, and no class is likelier than another.
         nn.init.trunc_normal_(self.embed.weight, std=self.patches.features**-0.5)
-        for weight in (self.embed.bias, self.classes.weight, self.classes.bias):
+        for weight in (self.embed.bias, self.classifier.weight, self.classifier.bias):
             nn.init.zeros_(weight)
         looks: Any = [block.attn for block in self.blocks]
-        start_beside(looks, self.positions.table[self.positions.before :], [self.embed.weight.T], [self.positions.side] * 2,
+        init_local_heads(looks, self.positions.table[self.positions.before :], [self.embed.weight.T], [self.positions.side] * 2,
                      BESIDE, SHARP, 1.0)  # fmt: skip
 
     def encode(self, x: Tensor) -> Tensor:
@@ -173,5 +173,5 @@ class ViT(nn.Module):
         """Logits of the classes of each picture: (B, C, Y · P, X · P) → (B, classes)."""
         x = self.encode(x)
         if self.token is None:
-            return self.classes(self.dropout(self.end(x).mean(1)))
-        return self.classes(self.dropout(self.end(x[:, 0])))  # (B, classes)
+            return self.classifier(self.dropout(self.final_norm(x).mean(1)))
+        return self.classifier(self.dropout(self.final_norm(x[:, 0])))  # (B, classes)

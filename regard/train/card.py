@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard.config import Run
-from regard.data.corpus import licence_of
 from regard.data.sources import SOURCES
+from regard.data.text.dataset import licence_of
 from regard.train.metrics import Score
 from regard.train.tasks import TASKS
 
@@ -25,13 +25,13 @@ _USES = {  # task → what the model does, what hubs call it, the verb, and the 
 def _how(run: Run) -> str:
     if run.task != "translate":
         return ""
-    return f", at most 1,000 pairs of a set, beam {run.decode.beam}, length penalty {run.decode.length_penalty}"
+    return f", at most 1,000 pairs of a set, beam {run.decode.beam_size}, length penalty {run.decode.length_penalty}"
 
 
 def _step(run: Run) -> str:
     if run.task in ("image", "pixels"):
-        return f"{run.train.images * run.train.accumulate:,} pictures"
-    return f"{run.train.tokens * run.train.accumulate:,} tokens"
+        return f"{run.train.batch_size * run.train.accumulate:,} pictures"
+    return f"{run.train.batch_tokens * run.train.accumulate:,} tokens"
 
 
 def card(run: Run, *, version: str, command: str, parameters: int, minutes: float, steps: int, loss: float,

@@ -25,8 +25,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.data.files import flush, sync_folder, write_atomic
-from regard.models import fill, held, tensors
-from regard.train.mean import RunningMean
+from regard.models import load_weights, saved_tensors, state_tensors
+from regard.train.ema import EMA
 
 __all__ = ["average", "models_saved", "newest", "prune", "restore", "save"]
 
@@ -37,7 +37,7 @@ RESUMABLE = 2  # so many newest checkpoints keep their optimizer state, twice as
 
 def save(
     folder: Path, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, keep: int, every: int = 1,
-    mean: RunningMean | None = None,
+    mean: EMA | None = None,
 ) -> Path:  # fmt: skip
     """Write a checkpoint of the step `state["step"]` and let go of those no longer needed.
 
@@ -49,7 +49,7 @@ def save(
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     try:
-        _write(tensors(model) if mean is None else mean.weights, part / "model.safetensors")
+        _write(saved_tensors(model) if mean is None else mean.weights, part / "model.safetensors")
         _write(_memory(model, optimizer, mean is not None), part / "optimizer.safetensors")
         sums = {"state": _fingerprint(state)}
         for name in ("model.safetensors", "optimizer.safetensors"):
@@ -123,11 +123,11 @@ def _check(place: Path, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def restore(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer, mean: RunningMean | None = None) -> None:
+def restore(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer, mean: EMA | None = None) -> None:
     """Put a checkpoint's weights, moments and random state back."""
-    fill(model, place / "model.safetensors")
+    load_weights(model, place / "model.safetensors")
     memory = load_file(place / "optimizer.safetensors")
-    for name, one in held(model).items():
+    for name, one in state_tensors(model).items():
         if mean is not None:
             mean.weights[name].copy_(one)
         if (raw := memory.get(f"{name}/{RAW}")) is not None:
@@ -159,7 +159,7 @@ def _memory(model: nn.Module, optimizer: torch.optim.Optimizer, averaged: bool) 
     """The optimizer's moments by parameter name, the random state that dropout draws from, and weights not saved elsewhere."""
     moments = {f"{name}/{key}": value.contiguous()
                for name, p in model.named_parameters() for key, value in optimizer.state[p].items()}  # fmt: skip
-    raw = {f"{name}/{RAW}": one for name, one in tensors(model).items()} if averaged else {}
+    raw = {f"{name}/{RAW}": one for name, one in saved_tensors(model).items()} if averaged else {}
     return {**moments, **raw, **{f"random/{device}": get() for device, (get, _) in _random().items()}}
 
 

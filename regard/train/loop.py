@@ -24,19 +24,19 @@ from safetensors.torch import save as to_bytes
 from torch import nn
 
 from regard.config import Run, to_toml
-from regard.data.batch import Place
-from regard.data.corpus import Corpus, members
-from regard.data.files import alone, write_atomic
-from regard.data.gallery import Gallery
-from regard.decode.folder import answering, pick_device
-from regard.models import FAMILIES, begun, describe, fill, read_config
-from regard.train import checkpoint, memory
+from regard.data.files import lock_folder, write_atomic
+from regard.data.image.dataset import ImageDataset
+from regard.data.text.batches import DataPosition
+from regard.data.text.dataset import TextDataset, members
+from regard.decode.folder import make_predictor, pick_device
+from regard.models import FAMILIES, describe, inherit_from_init, load_weights, read_config
+from regard.train import checkpoint, malloc
 from regard.train.card import card
-from regard.train.journal import Log, progress, stop_politely
-from regard.train.mean import RunningMean
+from regard.train.ema import EMA
+from regard.train.log import Log, progress, stop_politely
 from regard.train.metrics import Score, evaluate, score_split
 from regard.train.optim import make_optimizer, rate
-from regard.train.parallel import Team, joined
+from regard.train.parallel import World, joined
 from regard.train.tasks import TASKS, Task
 from regard.version import VERSION
 
@@ -64,20 +64,20 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
 
     With `fresh` an earlier run in the folder is thrown away, once the new one's data is found to be good.
     """
-    with joined(pick_device(run.train.device)) as team:
-        if not team.writes:
-            return _help(run, folder, team)
+    with joined(pick_device(run.train.device)) as world:
+        if not world.writes:
+            return _help(run, folder, world)
         folder.mkdir(parents=True, exist_ok=True)
-        with alone(folder):
+        with lock_folder(folder):
             with _nothing_left(folder):
-                work = _begin(run, folder, fresh, console or Console(stderr=True), team)
+                work = _begin(run, folder, fresh, console or Console(stderr=True), world)
             _resume(work)
             about = describe(work.run.family, work.model.config, VERSION)
             write_atomic(folder / "config.json", json.dumps(about, indent=1).encode())
             write_atomic(folder / "run.toml", to_toml(work.run).encode())
-            team.wait()  # the others may read what is here now,
-            team.wait()  # and have read it
-            with closing(Log(folder, work.state["step"])) as log, memory.kept():
+            world.wait()  # the others may read what is here now,
+            world.wait()  # and have read it
+            with closing(Log(folder, work.state["step"])) as log, malloc.keep_freed():
                 _loop(work, log)
                 return _finish(work, log, command or f"regard train {run.name}")
 
@@ -93,15 +93,15 @@ def _nothing_left(folder: Path) -> Iterator[None]:
         raise
 
 
-def _help(run: Run, folder: Path, team: Team) -> Done:
+def _help(run: Run, folder: Path, world: World) -> Done:
     """What a further process does: the same steps on other batches; it writes nothing."""
-    team.wait()
+    world.wait()
     if not (folder / "run.toml").exists():
         raise ValueError(f"{folder} is not the folder of the first process; several machines need a shared one")
-    work = _begin(run, folder, False, Console(quiet=True), team)
+    work = _begin(run, folder, False, Console(quiet=True), world)
     _resume(work)
-    team.wait()
-    with memory.kept():
+    world.wait()
+    with malloc.keep_freed():
         _loop(work, None)
     return Done(folder, work.state["step"], math.nan, 0.0, [])
 
@@ -116,21 +116,21 @@ class _Work:
     console: Console
     say: Callable[..., None]
     device: torch.device
-    corpus: Corpus | Gallery
+    corpus: TextDataset | ImageDataset
     model: Any
     optimizer: torch.optim.Optimizer
     state: dict[str, Any]  # what a checkpoint remembers beside weights and moments
-    team: Team
-    mean: RunningMean | None  # of the weights, if that is the model
+    world: World
+    mean: EMA | None  # of the weights, if that is the model
 
 
-def _begin(run: Run, folder: Path, fresh: bool, console: Console, team: Team) -> _Work:
+def _begin(run: Run, folder: Path, fresh: bool, console: Console, world: World) -> _Work:
     """Data, model, optimizer: each a function of the run and its seed."""
     going_on = (folder / "run.toml").exists() and not fresh
     if going_on:
         family, config = read_config(folder)  # refuses a folder of another version
         run = dataclasses.replace(run, family=family, model=config)
-    for part in folder.glob(".*.part") if team.writes else ():  # left behind by a kill
+    for part in folder.glob(".*.part") if world.writes else ():  # left behind by a kill
         part.unlink()
     say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
     device = pick_device(run.train.device)
@@ -138,7 +138,7 @@ def _begin(run: Run, folder: Path, fresh: bool, console: Console, team: Team) ->
     if run.init and not going_on:
         if Path(run.init).resolve() == folder.resolve():
             raise ValueError(f"init={run.init} is the folder to train in; choose another --out")
-        run = begun(run)
+        run = inherit_from_init(run)
         if (Path(run.init) / "tokenizer.json").exists():  # pictures have none
             shutil.copyfile(Path(run.init) / "tokenizer.json", tokenizer)
     task = TASKS[run.task]
@@ -148,59 +148,61 @@ def _begin(run: Run, folder: Path, fresh: bool, console: Console, team: Team) ->
     run = run if going_on else _sized(run, corpus)
     torch.manual_seed(run.train.seed)
     model = FAMILIES[run.family].build(run.model).to(device)
-    if isinstance(corpus, Corpus):
-        _check_places(run, task, model.longest)
+    if isinstance(corpus, TextDataset):
+        _check_places(run, task, model.max_len)
     if run.init and not (going_on and any((folder / "checkpoints").glob("step-*"))):
-        fill(model, Path(run.init) / "model.safetensors", fresh="classes.")  # before anything is thrown away
+        load_weights(model, Path(run.init) / "model.safetensors", fresh="classifier.")  # before anything is thrown away
         say(f"begins with the weights of {run.init}")
     if not run.init and (advice := getattr(run.model, "advice", "")):
         say(advice)
-    if len(members(run.data)) > 1 and run.train.accumulate * team.size < 4:
+    if len(members(run.data)) > 1 and run.train.accumulate * world.size < 4:
         say("a batch holds texts of one length, and so often of one set: a step of several learns better, such as with "
-            "train.tokens=1024 train.accumulate=4")  # fmt: skip
+            "train.batch_tokens=1024 train.accumulate=4")  # fmt: skip
     if not going_on:
         _try(task, run, corpus)
         _clear(folder)
-        if isinstance(corpus, Corpus):
+        if isinstance(corpus, TextDataset):
             os.replace(tokenizer, folder / "tokenizer.json")
         if corpus.labels:
             write_atomic(folder / "labels.txt", "".join(f"{label}\n" for label in corpus.labels).encode())
-    words = f", {corpus.tokenizer.vocab:,} tokens in the vocabulary" if isinstance(corpus, Corpus) else ""
+    words = f", {corpus.tokenizer.vocab:,} tokens in the vocabulary" if isinstance(corpus, TextDataset) else ""
     say(f"{run.family}: {_size(model):,} parameters on {device}{words}")
     machine = f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads"
-    machine += f", {team.size} processes" if team.size > 1 else ""
-    state = {"step": 0, "place": Place(), "best": math.inf, "worse": 0, "seconds": 0.0,
+    machine += f", {world.size} processes" if world.size > 1 else ""
+    state = {"step": 0, "place": DataPosition(), "best": math.inf, "worse": 0, "seconds": 0.0,
              "data": corpus.train.digest, "machine": machine}  # fmt: skip
-    mean = RunningMean(model, run.train.ema) if run.train.ema else None
+    mean = EMA(model, run.train.ema) if run.train.ema else None
     optimizer = make_optimizer(model, run.train)
-    return _Work(run, task, folder, console, say, device, corpus, model, optimizer, state, team, mean)
+    return _Work(run, task, folder, console, say, device, corpus, model, optimizer, state, world, mean)
 
 
-def _check_places(run: Run, task: Task, longest: int) -> None:
+def _check_places(run: Run, task: Task, max_len: int) -> None:
     """Refuse texts longer than the model has places for, or places that no text would reach."""
-    if run.data.longest + task.ends > longest:
+    if run.data.max_len + task.ends > max_len:
         raise ValueError(
-            f"data.longest={run.data.longest} and {task.ends} for start or end are more than the model's {longest} learned "
-            f"positions; set data.longest={longest - task.ends}"
-            + ("" if run.init else f" or model.longest={run.data.longest + task.ends}")
+            f"data.max_len={run.data.max_len} and {task.ends} for start or end are more than the model's {max_len} learned "
+            f"positions; set data.max_len={max_len - task.ends}"
+            + ("" if run.init else f" or model.max_len={run.data.max_len + task.ends}")
         )
-    if run.task == "next" and not run.init and run.data.longest < longest:
+    if run.task == "next" and not run.init and run.data.max_len < max_len:
         raise ValueError(
-            f"data.longest={run.data.longest} would leave places {run.data.longest + 1} to {longest} of the model without "
-            f"training; set model.longest={run.data.longest} too, or data.longest={longest}"
+            f"data.max_len={run.data.max_len} would leave places {run.data.max_len + 1} to {max_len} of the model without "
+            f"training; set model.max_len={run.data.max_len} too, or data.max_len={max_len}"
         )
 
 
-def _try(task: Task, run: Run, corpus: Corpus | Gallery) -> None:
+def _try(task: Task, run: Run, corpus: TextDataset | ImageDataset) -> None:
     """Take the first batches: what is wrong with the data is said before anything is thrown away, or hours are spent."""
-    next(task.batches(run, corpus, Place()))
+    next(task.batches(run, corpus, DataPosition()))
     if next(task.held_out(run, corpus, corpus.valid), None) is None:
         raise ValueError("the held-out data has nothing to predict; give more of it")
 
 
-def _sized(run: Run, corpus: Corpus | Gallery) -> Run:
+def _sized(run: Run, corpus: TextDataset | ImageDataset) -> Run:
     """The run with what its data decides: how many tokens, and how many classes."""
-    found: dict[str, int] = {"vocab": corpus.tokenizer.vocab} if isinstance(corpus, Corpus) and not run.init else {}
+    found: dict[str, int] = (
+        {"vocab": corpus.tokenizer.vocab} if isinstance(corpus, TextDataset) and not run.init else {}
+    )
     found |= {"classes": len(corpus.labels)} if corpus.labels else {}
     return dataclasses.replace(run, model=dataclasses.replace(run.model, **found))
 
@@ -232,27 +234,34 @@ def _resume(work: _Work) -> None:
 
 def _loop(work: _Work, log: Log | None) -> None:
     """The loop of the picture above; without a log, that of a process that only helps."""
-    t, state, model, optimizer, say, team = work.run.train, work.state, work.model, work.optimizer, work.say, work.team
-    stream = work.task.batches(work.run, work.corpus, Place(*state["place"]))
+    t, state, model, optimizer, say, world = (
+        work.run.train,
+        work.state,
+        work.model,
+        work.optimizer,
+        work.say,
+        work.world,
+    )
+    stream = work.task.batches(work.run, work.corpus, DataPosition(*state["place"]))
     began = time.monotonic() - state["seconds"]
     model.train()
-    with progress(work.console, work.run.name, t.steps, state["step"]) as bar, stop_politely(team) as stop:
+    with progress(work.console, work.run.name, t.steps, state["step"]) as bar, stop_politely(world) as stop:
         since, seen, loss_sum = time.monotonic(), 0, 0.0
         while state["step"] < t.steps and not _enough(state, t.patience):
             step = state["step"] = state["step"] + 1
             parts = []
-            for _ in range(t.accumulate * team.size):
+            for _ in range(t.accumulate * world.size):
                 batch, state["place"] = next(stream)
                 parts.append(batch)
             tokens, mine = sum(batch.tokens for batch in parts), 0.0
-            team.seed(t.seed, step)
-            for batch in parts[team.rank :: team.size]:
-                loss, nll = work.task.loss(model, batch.to(work.device), t.smoothing)
+            world.seed(t.seed, step)
+            for batch in parts[world.rank :: world.size]:
+                loss, nll = work.task.loss(model, batch.to(work.device), t.label_smoothing)
                 (loss / tokens).backward()
                 mine += float(nll)
-            added, asked = team.add_up(model, mine, bool(stop))
+            added, asked = world.add_up(model, mine, bool(stop))
             loss_sum += added
-            norm = float(nn.utils.clip_grad_norm_(model.parameters(), t.clip or math.inf))
+            norm = float(nn.utils.clip_grad_norm_(model.parameters(), t.clip_norm or math.inf))
             if not math.isfinite(loss_sum + norm):  # before it reaches the weights, and so a checkpoint
                 raise ValueError(
                     f"the loss is {loss_sum / tokens:.3g} and its gradient {norm:.3g} at step {step}; "
@@ -264,7 +273,7 @@ def _loop(work: _Work, log: Log | None) -> None:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             if work.mean is not None:
-                work.mean.follow(step)
+                work.mean.update(step)
             seen += tokens
 
             if step % t.log_every == 0 or step == t.steps:
@@ -276,7 +285,7 @@ def _loop(work: _Work, log: Log | None) -> None:
                 since, seen, loss_sum = time.monotonic(), 0, 0.0
             paused = time.monotonic()
             if step % t.eval_every == 0 or step == t.steps:
-                held_out = team.first(_held_out(work))
+                held_out = world.first(_held_out(work))
                 perplexity = math.exp(min(held_out, 50))
                 if log is not None:
                     log.write(step, valid_loss=held_out, perplexity=perplexity)
@@ -285,14 +294,14 @@ def _loop(work: _Work, log: Log | None) -> None:
                 state["worse"] = 0 if held_out < state["best"] else state["worse"] + 1
                 state["best_step"] = step if held_out < state["best"] else state.get("best_step", step)
                 state["best"] = min(held_out, state["best"])
-            asked = asked if team.size > 1 else bool(stop)  # alone, one need not have told the others
+            asked = asked if world.size > 1 else bool(stop)  # alone, one need not have told the others
             saving = step % t.save_every == 0 or step == t.steps or bool(asked) or _enough(state, t.patience)
             if saving and log is not None:
                 state["seconds"] = time.monotonic() - began
                 checkpoint.save(work.folder, state, model, optimizer, t.average, t.save_every, work.mean)
             since += time.monotonic() - paused
-            if asked or (saving and stop and team.size == 1):  # a wish that comes later is granted at the next step
-                team.wait()  # until it is saved: torchrun ends all once one has ended
+            if asked or (saving and stop and world.size == 1):  # a wish that comes later is granted at the next step
+                world.wait()  # until it is saved: torchrun ends all once one has ended
                 raise Interrupted(f"stopped at step {step:,}, saved in {work.folder}; go on with --resume")
     if _enough(state, t.patience):
         say(f"stopped early at step {state['step']:,}: {t.patience} evaluations without a better loss")
@@ -329,7 +338,7 @@ def _enough(state: dict[str, Any], patience: int) -> bool:
 
 def _held_out(work: _Work) -> float:
     """The mean loss of held-out data, in nats a prediction."""
-    with work.mean.instead() if work.mean else nullcontext():
+    with work.mean.swapped() if work.mean else nullcontext():
         return evaluate(
             work.model, work.task.held_out(work.run, work.corpus, work.corpus.valid), work.task.loss, work.device
         )
@@ -342,19 +351,19 @@ def _settle(work: _Work) -> float:
     files = checkpoint.models_saved(folder, work.say)[-t.average :]
     last = _held_out(work)
     if work.mean is not None:
-        work.mean.settle()  # from here on the model is the mean
+        work.mean.apply()  # from here on the model is the mean
         work.mean = None
     if len(files) < 2:
         return last
     write_atomic(folder / "model.safetensors", to_bytes(checkpoint.average(files)))
-    fill(work.model, folder / "model.safetensors")
+    load_weights(work.model, folder / "model.safetensors")
     mean = _held_out(work)
     kept = "mean" if mean < last else "last"
     work.say(
         f"held-out loss of the last checkpoint {last:.4f}, of the mean of {len(files)} {mean:.4f}: kept the {kept}"
     )
     if kept == "last":
-        fill(work.model, files[-1])
+        load_weights(work.model, files[-1])
         write_atomic(folder / "model.safetensors", files[-1].read_bytes())
     return min(mean, last)
 
@@ -362,12 +371,12 @@ def _settle(work: _Work) -> float:
 def _show_samples(work: _Work) -> None:
     """A few held-out examples, and what the model makes of them by now."""
     work.model.eval()
-    with work.mean.instead() if work.mean else nullcontext():
+    with work.mean.swapped() if work.mean else nullcontext():
         for line in work.task.samples(_answering(work), work.corpus):
             work.say(f"  {line}", style="dim")
     work.model.train()
 
 
 def _answering(work: _Work) -> Any:
-    tokenizer = work.corpus.tokenizer if isinstance(work.corpus, Corpus) else None
-    return answering(work.model, tokenizer, work.run, work.corpus.labels)
+    tokenizer = work.corpus.tokenizer if isinstance(work.corpus, TextDataset) else None
+    return make_predictor(work.model, tokenizer, work.run, work.corpus.labels)

@@ -12,10 +12,10 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, nn
 
-from regard.data.corpus import Corpus, encode_split, find_split, members
-from regard.data.gallery import read_split
+from regard.data.image.dataset import read_split
 from regard.data.sources import SOURCES
-from regard.data.store import Ints, Text
+from regard.data.text.dataset import TextDataset, encode_split, find_split, members
+from regard.data.text.store import Ints, Text
 from regard.decode.classifier import UNTRAINED as NO_CLASSES
 from regard.decode.reader import UNTRAINED
 from regard.decode.translator import Translator
@@ -75,30 +75,30 @@ def score(answers: Sequence[str], references: Sequence[Sequence[str]], tokenised
 
 
 def score_split(
-    answering: Any,
+    make_predictor: Any,
     split: str,
     most: int | None = None,
     say: Callable[[str], None] = lambda text: None,
     **how: Any,
 ) -> list[Score]:
     """Score a model on a split of the run's data, or a file: at most so many pairs, or labelled texts, or all of a text."""
-    answering.model.eval()
-    task = answering.run.task
+    make_predictor.model.eval()
+    task = make_predictor.run.task
     if task == "translate":
-        names = members(answering.run.data)
+        names = members(make_predictor.run.data)
         if len(names) > 1 and split not in ("train", "valid"):
             have = [name for name in names if name in SOURCES and split in SOURCES[name].splits]
             for name in sorted({*names} - {*have}) if have else ():
                 say(f"{name} has no split {split}; not scored")
             names = have or [""]  # a file is no set's own
-        return [one for name in names for one in _translations(answering, name, split, most, say, **how)]
+        return [one for name in names for one in _translations(make_predictor, name, split, most, say, **how)]
     if task == "class":
-        return _accuracy(answering, split, most, **how)
+        return _accuracy(make_predictor, split, most, **how)
     if task == "image":
-        return _seen(answering, split, say, **how)
+        return _seen(make_predictor, split, say, **how)
     if task == "pixels":
-        return _bits(answering, split, say)
-    return _perplexity(answering, split, say)
+        return _bits(make_predictor, split, say)
+    return _perplexity(make_predictor, split, say)
 
 
 def _translations(
@@ -148,7 +148,7 @@ def _seen(
 ) -> list[Score]:
     """The same for pictures."""
     run, model, labels = classifier.run, classifier.model, classifier.labels
-    if "classes" in run.untrained:
+    if "classifier" in run.untrained:
         raise ValueError(NO_CLASSES)
     images, device = read_split(run.data, run.model, run.task, split, say, labels), next(model.parameters()).device
     numbers: list[int] = []
@@ -180,34 +180,36 @@ def _shares(guessed: Sequence[str], wanted: Sequence[str], labels: Sequence[str]
     ]
 
 
-def _perplexity(answering: Any, split: str, say: Callable[[str], None]) -> list[Score]:
+def _perplexity(make_predictor: Any, split: str, say: Callable[[str], None]) -> list[Score]:
     """How many tokens a model hesitates between, and for hidden ones how often the likeliest is right."""
-    run, tokenizer, model = answering.run, answering.tokenizer, answering.model
-    task, device = TASKS[run.task], next(answering.model.parameters()).device
-    if "hidden" in run.untrained:
+    run, tokenizer, model = make_predictor.run, make_predictor.tokenizer, make_predictor.model
+    task, device = TASKS[run.task], next(make_predictor.model.parameters()).device
+    if "lm_head" in run.untrained:
         raise ValueError(UNTRAINED)
     held = encode_split(run.data, run.task, split, tokenizer, say)
-    corpus = Corpus(tokenizer, held, held, [], (), "")
+    corpus = TextDataset(tokenizer, held, held, [], (), "")
     loss = evaluate(model, task.held_out(run, corpus, held), task.loss, device)
     found = [Score("perplexity", math.exp(min(loss, 50)), f"of a token; {loss:.4f} nats")]
-    ordinary = [token for n, token in enumerate(tokenizer.tokens(range(tokenizer.vocab))) if n not in tokenizer.special]
+    ordinary = [
+        token for n, token in enumerate(tokenizer.tokens(range(tokenizer.vocab))) if n not in tokenizer.special_ids
+    ]
     if run.task == "next" and all(len(token) == 1 for token in ordinary):
         found.append(Score("bits per character", loss / math.log(2), "of all but the first"))
     if run.task == "masked":
         guesses = _guessed(model, task.held_out(run, corpus, held), device)
         how = f"share of {len(guesses.truth):,} hidden tokens"
         found.append(Score("masked-token accuracy", 100 * float((guesses.said == guesses.truth).mean()), how))
-        found += _baselines(answering, guesses, say)
+        found += _baselines(make_predictor, guesses, say)
     return found
 
 
-def _baselines(answering: Any, guesses: "_Guesses", say: Callable[[str], None]) -> list[Score]:
+def _baselines(make_predictor: Any, guesses: "_Guesses", say: Callable[[str], None]) -> list[Score]:
     """What counting the training text would reach; nothing if there is none, or no more."""
-    data, tokenizer = answering.run.data, answering.tokenizer
+    data, tokenizer = make_predictor.run.data, make_predictor.tokenizer
     if not (data.source or data.train):
         return []
     try:
-        train = encode_split(data, answering.run.task, "train", tokenizer, lambda text: None)
+        train = encode_split(data, make_predictor.run.task, "train", tokenizer, lambda text: None)
     except (ValueError, OSError) as error:
         say(f"not compared with counting the training text: {error}")
         return []
@@ -228,7 +230,7 @@ def _guessed(model: Any, batches: Iterable[Any], device: torch.device) -> _Guess
     found: list[list[Ints]] = []
     for batch in batches:
         here = batch.to(device)
-        said = model.hidden(model.encode(here.shown)[here.chosen]).argmax(-1).cpu()
+        said = model.lm_head(model.encode(here.shown)[here.chosen]).argmax(-1).cpu()
         rows, places = batch.chosen.nonzero().T
         found.append([said.numpy(), batch.truth[rows, places].numpy(), batch.truth[rows, places - 1].numpy()])
     return _Guesses(*(np.concatenate(column) for column in zip(*found, strict=True)))

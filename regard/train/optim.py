@@ -15,7 +15,7 @@ FLOOR = 0.1  # of the peak, where a cosine ends
 
 def make_optimizer(model: nn.Module, how: TrainConfig) -> torch.optim.Optimizer:
     """The one a run asks for."""
-    return {"adam": adam, "adafactor": adafactor}[how.optimizer](model, how.decay)
+    return {"adam": adam, "adafactor": adafactor}[how.optimizer](model, how.weight_decay)
 
 
 def adam(model: nn.Module, decay: float = 0.0) -> torch.optim.Adam:

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-__all__ = ["Team", "first_process", "joined"]
+__all__ = ["World", "first_process", "joined"]
 
 
-class Team(NamedTuple):
+class World(NamedTuple):
     """Which of how many processes this is."""
 
     rank: int = 0
@@ -65,10 +65,10 @@ def first_process() -> bool:
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[Team]:
+def joined(device: torch.device) -> Iterator[World]:
     """The team that torchrun has started, or a team of one."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
-        yield Team()
+        yield World()
         return
     if device.type == "mps" or device.index is not None:
         raise ValueError(f"train.device={device} and several processes; use cpu, or cuda without a number")
@@ -82,6 +82,6 @@ def joined(device: torch.device) -> Iterator[Team]:
     # The others wait while the first one encodes the corpus, however long that takes.
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(days=1))
     try:
-        yield Team(dist.get_rank(), dist.get_world_size())
+        yield World(dist.get_rank(), dist.get_world_size())
     finally:
         dist.destroy_process_group()

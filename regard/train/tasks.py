@@ -18,11 +18,15 @@ import torch
 from torch import Tensor
 
 from regard.config import Run
-from regard.data import batch, corpus, gallery, pictures, pixels, windows
-from regard.data.batch import Place
-from regard.data.corpus import Corpus
-from regard.data.gallery import Gallery
-from regard.data.store import Store, Text
+from regard.data.image import batches as image_batches
+from regard.data.image import dataset as image_dataset
+from regard.data.image import pixels
+from regard.data.image.dataset import ImageDataset
+from regard.data.text import batches, windows
+from regard.data.text import dataset as text_dataset
+from regard.data.text.batches import DataPosition
+from regard.data.text.dataset import TextDataset
+from regard.data.text.store import PairStore, Text
 from regard.train import objectives
 
 __all__ = ["TASKS", "Task"]
@@ -33,12 +37,12 @@ WORDS = 60  # tokens written of a sample
 COUNTED = 1000  # held-out pictures that are counted at every evaluation
 
 
-def _corpus(run: Run, tokenizer: Path, say: Say, count: Callable[[str, int], None]) -> Corpus:
-    return corpus.prepare(run.data, run.task, tokenizer, say, count)
+def _corpus(run: Run, tokenizer: Path, say: Say, count: Callable[[str, int], None]) -> TextDataset:
+    return text_dataset.prepare(run.data, run.task, tokenizer, say, count)
 
 
-def _gallery(run: Run, tokenizer: Path, say: Say, count: Callable[[str, int], None]) -> Gallery:
-    return gallery.prepare(run.data, run.model, run.task, say, count)
+def _gallery(run: Run, tokenizer: Path, say: Say, count: Callable[[str, int], None]) -> ImageDataset:
+    return image_dataset.prepare(run.data, run.model, run.task, say, count)
 
 
 class Task(NamedTuple):
@@ -46,25 +50,27 @@ class Task(NamedTuple):
 
     loss: Callable[[Any, Any, float], tuple[Tensor, Tensor]]  # (model, batch, smoothing) → two sums, see `objectives`
     batches: Callable[
-        [Run, Any, Place], Iterator[tuple[Any, Place]]
+        [Run, Any, DataPosition], Iterator[tuple[Any, DataPosition]]
     ]  # of a corpus or gallery; endless, from a place on
     held_out: Callable[[Run, Any, Any], Iterator[Any]]  # each example of a store once
     samples: Callable[[Any, Any], list[str]]  # lines that show what a model can do by now
-    ends: int = 0  # places that a text needs beside its `data.longest` tokens
+    ends: int = 0  # places that a text needs beside its `data.max_len` tokens
     unit: str = "tokens"  # what is predicted
     one: str = "token"  # one of them
     reads: Callable[[Run, Path, Say, Callable[[str, int], None]], Any] = _corpus  # finds what training reads
 
 
-def _pairs(run: Run, corpus: Corpus, place: Place) -> Iterator[tuple[Any, Place]]:
-    return batch.batches(_store(corpus.train), corpus.tokenizer.marks, run.train.tokens, run.train.seed, place)
+def _pairs(run: Run, corpus: TextDataset, place: DataPosition) -> Iterator[tuple[Any, DataPosition]]:
+    return batches.batches(
+        _store(corpus.train), corpus.tokenizer.special, run.train.batch_tokens, run.train.seed, place
+    )
 
 
-def _all_pairs(run: Run, corpus: Corpus, store: Any) -> Iterator[Any]:
-    return batch.all_batches(_store(store), corpus.tokenizer.marks, run.train.tokens)
+def _all_pairs(run: Run, corpus: TextDataset, store: Any) -> Iterator[Any]:
+    return batches.all_batches(_store(store), corpus.tokenizer.special, run.train.batch_tokens)
 
 
-def _translations(translator: Any, corpus: Corpus) -> list[str]:
+def _translations(translator: Any, corpus: TextDataset) -> list[str]:
     answers = translator.translate([source for source, _ in corpus.samples], beam=1)
     return [
         f"{source}  →  {answer.text}   (wanted: {wanted})"
@@ -72,17 +78,17 @@ def _translations(translator: Any, corpus: Corpus) -> list[str]:
     ]
 
 
-def _windows(run: Run, corpus: Corpus, place: Place) -> Iterator[tuple[Any, Place]]:
-    return windows.windows(_text(corpus.train).tokens, run.data.longest, run.train.tokens, run.train.seed, place)
+def _windows(run: Run, corpus: TextDataset, place: DataPosition) -> Iterator[tuple[Any, DataPosition]]:
+    return windows.windows(_text(corpus.train).tokens, run.data.max_len, run.train.batch_tokens, run.train.seed, place)
 
 
-def _all_windows(run: Run, corpus: Corpus, text: Any) -> Iterator[Any]:
-    return windows.all_windows(_text(text).tokens, run.data.longest, run.train.tokens)
+def _all_windows(run: Run, corpus: TextDataset, text: Any) -> Iterator[Any]:
+    return windows.all_windows(_text(text).tokens, run.data.max_len, run.train.batch_tokens)
 
 
-def _written(writer: Any, corpus: Corpus) -> list[str]:
+def _written(writer: Any, corpus: TextDataset) -> list[str]:
     prompt = corpus.text_sample
-    tokens = min(WORDS, int(writer.model.longest) - len(writer.tokenizer.encode([prompt])[0]))
+    tokens = min(WORDS, int(writer.model.max_len) - len(writer.tokenizer.encode([prompt])[0]))
     return (
         [f"{prompt} → {writer.write(prompt, tokens=tokens, temperature=0.8)}".replace("\n", " ⏎ ")]
         if tokens > 0
@@ -90,22 +96,28 @@ def _written(writer: Any, corpus: Corpus) -> list[str]:
     )
 
 
-def _hidden(run: Run, corpus: Corpus) -> dict[str, Any]:
-    marks, special, vocab = corpus.tokenizer.marks, corpus.tokenizer.special, corpus.tokenizer.vocab
-    return {"length": run.data.longest, "tokens": run.train.tokens, "marks": marks, "special": special, "vocab": vocab}
+def _hidden(run: Run, corpus: TextDataset) -> dict[str, Any]:
+    special, special_ids, vocab = corpus.tokenizer.special, corpus.tokenizer.special_ids, corpus.tokenizer.vocab
+    return {
+        "length": run.data.max_len,
+        "tokens": run.train.batch_tokens,
+        "special": special,
+        "special_ids": special_ids,
+        "vocab": vocab,
+    }
 
 
-def _masked(run: Run, corpus: Corpus, place: Place) -> Iterator[tuple[Any, Place]]:
+def _masked(run: Run, corpus: TextDataset, place: DataPosition) -> Iterator[tuple[Any, DataPosition]]:
     return windows.masked(_text(corpus.train).tokens, seed=run.train.seed, place=place, **_hidden(run, corpus))
 
 
-def _all_masked(run: Run, corpus: Corpus, text: Any) -> Iterator[Any]:
+def _all_masked(run: Run, corpus: TextDataset, text: Any) -> Iterator[Any]:
     return windows.all_masked(_text(text).tokens, **_hidden(run, corpus))
 
 
-def _filled(reader: Any, corpus: Corpus) -> list[str]:
+def _filled(reader: Any, corpus: TextDataset) -> list[str]:
     words = corpus.text_sample.split()
-    while words and len(reader.tokenizer.encode([" ".join(words)])[0]) > reader.longest - 1:
+    while words and len(reader.tokenizer.encode([" ".join(words)])[0]) > reader.max_len - 1:
         words.pop()
     if not words:
         return []
@@ -115,28 +127,30 @@ def _filled(reader: Any, corpus: Corpus) -> list[str]:
     return [f"{asked}  →  {guesses}   (wanted: {words[len(words) // 2]})"]
 
 
-def _spans(run: Run, corpus: Corpus, place: Place) -> Iterator[tuple[Any, Place]]:
-    text, marks = _text(corpus.train).tokens, corpus.tokenizer.marks
-    return windows.spans(text, run.data.longest, run.train.tokens, run.train.seed, marks, place)
+def _spans(run: Run, corpus: TextDataset, place: DataPosition) -> Iterator[tuple[Any, DataPosition]]:
+    text, special = _text(corpus.train).tokens, corpus.tokenizer.special
+    return windows.spans(text, run.data.max_len, run.train.batch_tokens, run.train.seed, special, place)
 
 
-def _all_spans(run: Run, corpus: Corpus, text: Any) -> Iterator[Any]:
-    return windows.all_spans(_text(text).tokens, run.data.longest, run.train.tokens, corpus.tokenizer.marks)
+def _all_spans(run: Run, corpus: TextDataset, text: Any) -> Iterator[Any]:
+    return windows.all_spans(_text(text).tokens, run.data.max_len, run.train.batch_tokens, corpus.tokenizer.special)
 
 
-def _labelled(run: Run, corpus: Corpus, place: Place) -> Iterator[tuple[Any, Place]]:
-    return batch.labelled(_store(corpus.train), corpus.tokenizer.marks, run.train.tokens, run.train.seed, place)
+def _labelled(run: Run, corpus: TextDataset, place: DataPosition) -> Iterator[tuple[Any, DataPosition]]:
+    return batches.labelled(
+        _store(corpus.train), corpus.tokenizer.special, run.train.batch_tokens, run.train.seed, place
+    )
 
 
-def _all_labelled(run: Run, corpus: Corpus, store: Any) -> Iterator[Any]:
-    return batch.all_labelled(_store(store), corpus.tokenizer.marks, run.train.tokens)
+def _all_labelled(run: Run, corpus: TextDataset, store: Any) -> Iterator[Any]:
+    return batches.all_labelled(_store(store), corpus.tokenizer.special, run.train.batch_tokens)
 
 
-def _nothing(answering: Any, held: Any) -> list[str]:
+def _nothing(make_predictor: Any, held: Any) -> list[str]:
     return []
 
 
-def _classified(reader: Any, corpus: Corpus) -> list[str]:
+def _classified(reader: Any, corpus: TextDataset) -> list[str]:
     guesses = reader.classify([text for text, _ in corpus.samples])
     return [
         f"{text}  →  {guess.text} {guess.probability:.0%}   (wanted: {wanted})"
@@ -144,40 +158,40 @@ def _classified(reader: Any, corpus: Corpus) -> list[str]:
     ]
 
 
-def _pictures(run: Run, shown: Gallery, place: Place) -> Iterator[tuple[Any, Place]]:
-    return pictures.pictures(shown.train, run.model.image, run.train.images, run.train.seed, run.data, place)
+def _pictures(run: Run, shown: ImageDataset, place: DataPosition) -> Iterator[tuple[Any, DataPosition]]:
+    return image_batches.pictures(shown.train, run.model.image, run.train.batch_size, run.train.seed, run.data, place)
 
 
-def _all_pictures(run: Run, shown: Gallery, images: Any) -> Iterator[Any]:
-    return pictures.all_pictures(images, run.model.image, run.train.images, run.data)
+def _all_pictures(run: Run, shown: ImageDataset, images: Any) -> Iterator[Any]:
+    return image_batches.all_image_batches(images, run.model.image, run.train.batch_size, run.data)
 
 
 @torch.inference_mode()
-def _right(classifier: Any, shown: Gallery) -> list[str]:
+def _right(classifier: Any, shown: ImageDataset) -> list[str]:
     images, c, device = shown.valid, classifier.run.model, next(classifier.model.parameters()).device
     rows = np.linspace(0, len(images) - 1, min(COUNTED, len(images))).astype(int)  # own pictures lie class by class
     right = 0
-    for some in np.array_split(rows, -(-len(rows) // classifier.run.train.images)):
-        seen = pictures.as_input(images.pictures[some], c.image, classifier.run.data).to(device)
+    for some in np.array_split(rows, -(-len(rows) // classifier.run.train.batch_size)):
+        seen = image_batches.to_model_input(images.pictures[some], c.image, classifier.run.data).to(device)
         right += int((classifier.model(seen).argmax(-1).cpu().numpy() == images.labels[some]).sum())
     return [f"{right / len(rows):.1%} of {len(rows):,} held-out pictures right"]
 
 
-def _pixels(run: Run, shown: Gallery, place: Place) -> Iterator[tuple[Any, Place]]:
+def _pixels(run: Run, shown: ImageDataset, place: DataPosition) -> Iterator[tuple[Any, DataPosition]]:
     t = run.train
-    return pixels.pixels(shown.train, run.model.levels, t.images, t.seed, run.data.share, place)
+    return pixels.pixels(shown.train, run.model.levels, t.batch_size, t.seed, run.data.fraction, place)
 
 
-def _all_pixels(run: Run, shown: Gallery, images: Any) -> Iterator[Any]:
-    return pixels.all_pixels(images, run.model.levels, run.train.images)
+def _all_pixels(run: Run, shown: ImageDataset, images: Any) -> Iterator[Any]:
+    return pixels.all_pixels(images, run.model.levels, run.train.batch_size)
 
 
-def _store(held: Store | Text) -> Store:
-    assert isinstance(held, Store)
+def _store(held: PairStore | Text) -> PairStore:
+    assert isinstance(held, PairStore)
     return held
 
 
-def _text(held: Store | Text) -> Text:
+def _text(held: PairStore | Text) -> Text:
     assert isinstance(held, Text)
     return held
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.config import build
-from regard.layers.positions import Learned
+from regard.layers.positions import LearnedPositions
 from regard.layers.tap import watch
 from regard.models import FAMILIES
 
-__all__ = ["Part", "PictureCost", "changed", "cost", "picture_cost"]
+__all__ = ["ImageCost", "Part", "changed", "cost", "image_cost"]
 
 FLOAT = 4  # bytes of a float32
 
@@ -38,7 +38,7 @@ def cost(family: str, config: Any, source: int, target: int) -> list[Part]:
     The model runs on torch's meta device, which knows shapes and no numbers; torch counts the products.
     """
     if hasattr(config, "image"):
-        return picture_cost(family, config).parts
+        return image_cost(family, config).parts
     with torch.device("meta"):
         model = FAMILIES[family].build(config).eval().requires_grad_(False)
         read, said = torch.ones(1, source, dtype=torch.long), torch.ones(1, target, dtype=torch.long)
@@ -47,7 +47,7 @@ def cost(family: str, config: Any, source: int, target: int) -> list[Part]:
     return _summed(rows)
 
 
-class PictureCost(NamedTuple):
+class ImageCost(NamedTuple):
     """What a model of pictures costs for one of them."""
 
     image: int  # side of the picture, in pixels
@@ -72,7 +72,7 @@ def changed(name: str, family: str, config: Any, values: Mapping[str, Any]) -> A
     return build(name, FAMILIES[family].config, values, base)
 
 
-def picture_cost(family: str, config: Any) -> PictureCost:
+def image_cost(family: str, config: Any) -> ImageCost:
     """Count a model of pictures part by part, for one picture of the size its config names.
 
     It runs on the meta device and is watched meanwhile: the shapes of the weights that each attention hands out say how many
@@ -90,7 +90,7 @@ def picture_cost(family: str, config: Any) -> PictureCost:
         flops = counter.get_flop_counts()
         rows = _stack(model.gpt, read) if hasattr(model, "gpt") else _children(model, flops, seen)
     calls = [weights for each in seen.values() for weights in each]  # (..., H, Q, K)
-    return PictureCost(
+    return ImageCost(
         image=config.image,
         tokens=_entries(calls[0]) // calls[0].shape[-1] if calls else 0,
         entries=max(map(_entries, calls), default=0),
@@ -135,7 +135,7 @@ def _stack(model: Any, read: Tensor) -> list[Row]:
     whole = _flops(lambda: model(read))
     x = torch.empty(1, s, c.dim)
     inside = _flops(lambda: [block(x) for block in model.blocks])
-    tables = _weights(*(part for part in model.modules() if isinstance(part, nn.Embedding | Learned)))
+    tables = _weights(*(part for part in model.modules() if isinstance(part, nn.Embedding | LearnedPositions)))
     rest = {key: n for key, n in _weights(model).items() if key not in blocks | tables}
     return [
         ("embeddings", sum(tables.values()), 0, 0),

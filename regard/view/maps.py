@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.data.batch import pad
+from regard.data.text.batches import pad
 from regard.decode.reader import Reader
 from regard.decode.translator import Translator
 from regard.layers.tap import watch
@@ -69,26 +69,26 @@ class _Seen(NamedTuple):
 
 def _across(translator: Translator, text: str, beam: int | None) -> _Seen:
     """Cross-attention.  A row is a token said; the look that chose it was made one step before, by the token before it."""
-    marks, model = translator.tokenizer.marks, translator.model
+    special, model = translator.tokenizer.special, translator.model
     [source] = translator.encode([text])
     said = translator.translate([text], beam=beam)[0]
     target = translator.tokenizer.ids(said.tokens)
     device = next(model.parameters()).device
     with watch(model) as seen, torch.inference_mode():
-        model(pad([source], marks).to(device), torch.tensor([[marks.bos, *target]], device=device))
+        model(pad([source], special).to(device), torch.tensor([[special.bos, *target]], device=device))
     cross = [calls[0][0] for name, calls in seen.items() if name.startswith("decoder") and name.endswith("cross")]
     ended = len(target) < translator.limit(len(source))  # else it was cut before it said its end
-    rows = translator.tokenizer.labels([*target, marks.eos] if ended else target)
-    return _Seen("cross-attention", torch.stack(cross), rows, translator.tokenizer.labels([*source, marks.eos]))
+    rows = translator.tokenizer.labels([*target, special.eos] if ended else target)
+    return _Seen("cross-attention", torch.stack(cross), rows, translator.tokenizer.labels([*source, special.eos]))
 
 
 def _within(opened: Any, text: str) -> _Seen:
     """Self-attention.  A row is a token that looks, a column one that is looked at."""
-    marks, model = opened.tokenizer.marks, opened.model
-    [ids] = opened.tokenizer.encode([text], marks=isinstance(opened, Reader))  # [MASK] may be among them
-    ids = [marks.bos, *ids, marks.eos] if isinstance(opened, Reader) else ids
-    if len(ids) > model.longest:
-        raise ValueError(f"the text has {len(ids):,} tokens; this model takes at most {model.longest:,}: shorten it")
+    special, model = opened.tokenizer.special, opened.model
+    [ids] = opened.tokenizer.encode([text], parse_special=isinstance(opened, Reader))  # [MASK] may be among them
+    ids = [special.bos, *ids, special.eos] if isinstance(opened, Reader) else ids
+    if len(ids) > model.max_len:
+        raise ValueError(f"the text has {len(ids):,} tokens; this model takes at most {model.max_len:,}: shorten it")
     with watch(model) as seen, torch.inference_mode():
         model(torch.tensor([ids], device=next(model.parameters()).device))
     tokens = opened.tokenizer.labels(ids)

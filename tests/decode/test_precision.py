@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from regard.data.toys import toy_pairs
+from regard.data.text.toys import toy_pairs
 from regard.decode.folder import load
-from regard.decode.precision import Trial
+from regard.decode.precision import PrecisionProbe
 from regard.decode.translator import Translator
 from regard.layers.linear import Int8Linear
 
@@ -41,7 +41,7 @@ def test_float32_has_the_same_numbers_and_needs_no_trial(instead):
     instead("exit 1")
     model = nn.Sequential(nn.Linear(2, 3))
     wanted = model[0].weight.detach().clone()
-    with Trial("float32") as trial:
+    with PrecisionProbe("float32") as trial:
         assert trial.passed(model) is model
     assert torch.equal(model[0].weight, wanted)
     assert not any(p.requires_grad for p in model.parameters())  # all of it is for decoding, not a part
@@ -49,13 +49,13 @@ def test_float32_has_the_same_numbers_and_needs_no_trial(instead):
 
 def test_a_child_that_ends_well_lets_the_model_have_8_bits(instead):
     instead("echo some words >&2; exit 0")
-    with Trial("int8") as trial:
+    with PrecisionProbe("int8") as trial:
         assert isinstance(trial.passed(nn.Sequential(nn.Linear(2, 2)))[0], Int8Linear)
 
 
 def test_a_run_that_cannot_be_opened_leaves_no_child_behind(instead):
     instead("exec sleep 60")
-    with Trial("int8") as trial:  # left before anybody asks how it went
+    with PrecisionProbe("int8") as trial:  # left before anybody asks how it went
         child = trial.child
     assert child.returncode == -signal.SIGKILL
 

@@ -8,7 +8,7 @@ import tokenizers
 import torch
 
 from regard.config import DecodeConfig, Run
-from regard.data.tokenizer import Tokenizer, train_tokenizer
+from regard.data.text.tokenizer import Tokenizer, train_tokenizer
 from regard.decode.reader import Reader
 from regard.models.bert import BERT, BERTConfig
 
@@ -20,22 +20,24 @@ LABELS = ("bad", "good", "neither")
 def reader() -> Reader:
     torch.manual_seed(0)
     tokenizer = train_tokenizer(TEXTS * 3, "wordpiece", 60)
-    config = BERTConfig(vocab=tokenizer.vocab, dim=16, depth=2, heads=2, longest=20, classes=3)
+    config = BERTConfig(vocab=tokenizer.vocab, dim=16, depth=2, heads=2, max_len=20, classes=3)
     model = BERT(config).eval()
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.3)
-    return Reader(model, tokenizer, Run("tiny", "bert", config, task="class", decode=DecodeConfig(batch=2)), LABELS)
+    return Reader(
+        model, tokenizer, Run("tiny", "bert", config, task="class", decode=DecodeConfig(batch_size=2)), LABELS
+    )
 
 
-def alone(reader: Reader, text: str) -> torch.Tensor:
+def lock_folder(reader: Reader, text: str) -> torch.Tensor:
     """The tokens of one text, as the model reads them: (1, T)."""
-    marks = reader.tokenizer.marks
-    return torch.tensor([[marks.bos, *reader.tokenizer.encode([text])[0][:18], marks.eos]])
+    special = reader.tokenizer.special
+    return torch.tensor([[special.bos, *reader.tokenizer.encode([text])[0][:18], special.eos]])
 
 
 def test_classes_are_those_of_each_text_alone(reader):
     for text, guesses in zip(TEXTS, reader.classify(TEXTS, top=3), strict=True):
-        odds = reader.model.classify(alone(reader, text))[0].softmax(-1)
+        odds = reader.model.classify(lock_folder(reader, text))[0].softmax(-1)
         wanted = sorted(zip(odds.tolist(), LABELS, strict=True), reverse=True)
         assert [guess.text for guess in guesses] == [label for _, label in wanted]
         assert [guess.probability for guess in guesses] == pytest.approx([p for p, _ in wanted], abs=1e-5)
@@ -44,7 +46,7 @@ def test_classes_are_those_of_each_text_alone(reader):
 def test_a_vector_is_the_mean_of_its_tokens_made_one_long(reader):
     vectors = reader.embed(TEXTS)
     for text, vector in zip(TEXTS, vectors, strict=True):
-        mean = reader.model.encode(alone(reader, text))[0].mean(0)
+        mean = reader.model.encode(lock_folder(reader, text))[0].mean(0)
         torch.testing.assert_close(vector, mean / mean.norm(), atol=1e-5, rtol=0)
 
 
@@ -57,7 +59,7 @@ def guesser(reader) -> Reader:
 def test_one_that_was_not_trained_to_guess_says_so(reader, guesser):
     with pytest.raises(ValueError, match="not trained to guess"):
         reader.fill("the [MASK]")
-    imported = dataclasses.replace(guesser, run=dataclasses.replace(guesser.run, untrained="hidden,pool"))
+    imported = dataclasses.replace(guesser, run=dataclasses.replace(guesser.run, untrained="lm_head,pooler"))
     with pytest.raises(ValueError, match="not trained to guess"):
         imported.fill("the [MASK]")
 
@@ -65,13 +67,13 @@ def test_one_that_was_not_trained_to_guess_says_so(reader, guesser):
 def test_a_hidden_word_is_the_likeliest_of_a_forward_pass(guesser):
     reader = guesser
     found = reader.fill("the [MASK] sat on the [MASK]", top=4)
-    marks = reader.tokenizer.marks
+    special = reader.tokenizer.special
     ids = [
-        marks.mask if token == "[MASK]" else reader.tokenizer.ids([token])[0]
+        special.mask if token == "[MASK]" else reader.tokenizer.ids([token])[0]
         for token in ["the", "[MASK]", "sat", "on", "the", "[MASK]"]
     ]
-    logits = reader.model(torch.tensor([[marks.bos, *ids, marks.eos]]))[0, [2, 6]]
-    logits[:, list(reader.tokenizer.special)] = -torch.inf
+    logits = reader.model(torch.tensor([[special.bos, *ids, special.eos]]))[0, [2, 6]]
+    logits[:, list(reader.tokenizer.special_ids)] = -torch.inf
     best = logits.argmax(-1).tolist()
     assert [word[0].text for word in found.guesses] == [reader.tokenizer.decode([token]) for token in best]
     assert all(len(word) == 4 and word == sorted(word, key=lambda g: -g.probability) for word in found.guesses)

@@ -1,4 +1,4 @@
-"""`take`: the rows of any nest of tensors."""
+"""`reorder`: the rows of any nest of tensors."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.decode.step import take
+from regard.decode.step import reorder
 
 
 class Pair(NamedTuple):
@@ -20,13 +20,13 @@ X, Y = torch.arange(12).view(4, 3), torch.arange(4) * 10
 
 @given(rows=st.lists(st.integers(0, 3), max_size=6))
 def test_rows_are_picked_repeated_and_left_out_in_their_order(rows):
-    picked = take(X, torch.tensor(rows, dtype=torch.long))
+    picked = reorder(X, torch.tensor(rows, dtype=torch.long))
     assert picked.tolist() == [X[row].tolist() for row in rows]
 
 
 @pytest.mark.parametrize("nest", [(X, Y), [X, Y], Pair(X, Y), {"x": X, "y": Y}], ids=["tuple", "list", "named", "dict"])
 def test_a_nest_keeps_its_kind(nest):
-    picked = take(nest, torch.tensor([2, 0]))
+    picked = reorder(nest, torch.tensor([2, 0]))
     assert type(picked) is type(nest)
     left, right = picked.values() if isinstance(nest, dict) else picked
     assert left.tolist() == [[6, 7, 8], [0, 1, 2]]
@@ -36,7 +36,7 @@ def test_a_nest_keeps_its_kind(nest):
 
 
 def test_nests_in_nests_are_reached():
-    picked = take({"a": (Pair(X, Y), [Y, (X,)]), "b": ()}, torch.tensor([3]))
+    picked = reorder({"a": (Pair(X, Y), [Y, (X,)]), "b": ()}, torch.tensor([3]))
     assert picked["b"] == ()
     pair, [y, (x,)] = picked["a"]
     assert isinstance(pair, Pair)
@@ -46,5 +46,5 @@ def test_nests_in_nests_are_reached():
 
 def test_what_was_taken_is_a_copy():
     x = X.clone()
-    take(x, torch.tensor([0]))[:] = -1
+    reorder(x, torch.tensor([0]))[:] = -1
     assert torch.equal(x, X)

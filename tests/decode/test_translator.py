@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.toys import toy_pairs
+from regard.data.text.toys import toy_pairs
 from regard.decode.folder import load
 from regard.decode.translator import SHARE, Sampling, Translator
 from regard.layers.tap import watch
@@ -53,14 +53,14 @@ def the_same(got, wanted) -> None:
 )
 def test_one_core_and_two_give_the_same_translations(translator, cores, workers, how):
     cores(1)
-    alone = translator.translate(TEXTS, **how)
+    lock_folder = translator.translate(TEXTS, **how)
     assert set(workers) == {threading.get_ident()}
     cores(2)
     workers.clear()
     shared = translator.translate(TEXTS, **how)
     assert 1 <= len(set(workers)) <= 2
     assert threading.get_ident() not in workers
-    the_same(shared, alone)
+    the_same(shared, lock_folder)
     assert torch.get_num_threads() == 2
 
 

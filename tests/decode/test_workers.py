@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from regard.decode.workers import share
+from regard.decode.workers import map_in_threads
 
 
 def threads() -> list[object]:
@@ -37,7 +37,7 @@ def test_every_job_is_done_once_and_comes_with_its_own_result(workers, jobs):
         return job * job
 
     before = threads()
-    found = list(share(work, jobs, workers))
+    found = list(map_in_threads(work, jobs, workers))
     assert sorted(found) == sorted((job, job * job) for job in jobs)
     assert sorted(done) == sorted(jobs)
     assert threads() == before
@@ -49,7 +49,7 @@ def test_results_come_as_they_are_done():
     def work(job: str) -> bool:
         return job == "quick" or first_came.wait(10)  # the slow one ends only after the quick one came out
 
-    found = share(work, ["slow", "quick"], 2)
+    found = map_in_threads(work, ["slow", "quick"], 2)
     assert next(found) == ("quick", True)
     first_came.set()
     assert list(found) == [("slow", True)]
@@ -62,7 +62,7 @@ def test_several_workers_have_one_core_each_and_work_at_once():
         together.wait()  # passed only by two at a time
         return torch.get_num_threads(), threading.get_ident()
 
-    seen = [result for _, result in share(work, range(6), 2)]
+    seen = [result for _, result in map_in_threads(work, range(6), 2)]
     assert {cores for cores, _ in seen} == {1}
     idents = {ident for _, ident in seen}
     assert len(idents) == 2
@@ -70,15 +70,15 @@ def test_several_workers_have_one_core_each_and_work_at_once():
 
 
 def test_one_worker_is_this_thread_with_all_cores_one_job_after_another():
-    begun: list[int] = []
+    inherit_from_init: list[int] = []
 
     def work(job: int) -> tuple[int, int]:
-        begun.append(job)
+        inherit_from_init.append(job)
         return torch.get_num_threads(), threading.get_ident()
 
-    found = share(work, [1, 2, 3], 1)
+    found = map_in_threads(work, [1, 2, 3], 1)
     assert next(found) == (1, (3, threading.get_ident()))
-    assert begun == [1]
+    assert inherit_from_init == [1]
     assert len(list(found)) == 2
 
 
@@ -86,10 +86,10 @@ class Slow:
     """Work that takes its time; of job 0 an error may come."""
 
     def __init__(self, fails: bool):
-        self.fails, self.begun, self.ended = fails, [], []
+        self.fails, self.inherit_from_init, self.ended = fails, [], []
 
     def __call__(self, job: int) -> int:
-        self.begun.append(job)
+        self.inherit_from_init.append(job)
         if job == 0 and self.fails:
             self.ended.append(job)
             raise ZeroDivisionError("of job 0")
@@ -99,18 +99,18 @@ class Slow:
 
     def is_over(self) -> None:
         """What has begun has ended, and what has not begun never will."""
-        assert sorted(self.begun) == sorted(self.ended)
-        before = len(self.begun)
+        assert sorted(self.inherit_from_init) == sorted(self.ended)
+        before = len(self.inherit_from_init)
         assert before < 100
         time.sleep(0.03)
-        assert len(self.begun) == before
+        assert len(self.inherit_from_init) == before
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_error_comes_through_and_leaves_the_cores_as_they_were(workers):
     before, work = threads(), Slow(fails=True)
     with pytest.raises(ZeroDivisionError, match="of job 0"):
-        list(share(work, range(100), workers))
+        list(map_in_threads(work, range(100), workers))
     work.is_over()
     assert threads() == before
 
@@ -118,7 +118,7 @@ def test_an_error_comes_through_and_leaves_the_cores_as_they_were(workers):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_reader_that_stops_early_leaves_the_cores_as_they_were(workers):
     before, work = threads(), Slow(fails=False)
-    found = share(work, range(100), workers)
+    found = map_in_threads(work, range(100), workers)
     next(found)
     found.close()
     work.is_over()
@@ -130,17 +130,17 @@ def test_a_second_sharing_meanwhile_works_in_its_own_thread_and_a_later_one_is_s
         return threading.get_ident()
 
     def apart() -> bool:
-        return threading.get_ident() not in {ident for _, ident in share(where, range(6), 2)}
+        return threading.get_ident() not in {ident for _, ident in map_in_threads(where, range(6), 2)}
 
     before = threads()
-    first = share(where, range(6), 2)
+    first = map_in_threads(where, range(6), 2)
     next(first)
-    assert {ident for _, ident in share(where, range(6), 2)} == {threading.get_ident()}
+    assert {ident for _, ident in map_in_threads(where, range(6), 2)} == {threading.get_ident()}
     first.close()
     assert threads() == before
     assert apart()
     with pytest.raises(ZeroDivisionError):
-        list(share(Slow(fails=True), range(6), 2))
+        list(map_in_threads(Slow(fails=True), range(6), 2))
     assert apart()  # after an error as well
     assert threads() == before
 
@@ -148,7 +148,7 @@ def test_a_second_sharing_meanwhile_works_in_its_own_thread_and_a_later_one_is_s
 def test_while_it_is_shared_a_thread_yet_to_come_would_have_one_core():
     """What has to be put right at the end is really changed in between: else the tests above could not fail."""
     before = threads()
-    found = share(lambda job: job, [1, 2, 3], 2)
+    found = map_in_threads(lambda job: job, [1, 2, 3], 2)
     next(found)
     assert threads() != before
     found.close()

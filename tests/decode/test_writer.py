@@ -6,23 +6,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.config import DataConfig, Run
-from regard.data.tokenizer import train_tokenizer
+from regard.data.text.tokenizer import train_tokenizer
 from regard.decode import search
-from regard.decode.writer import Writer, _until
+from regard.decode.writer import TextGenerator, _until
 from regard.models.gpt import GPT, GPTConfig
 
 TEXT = "to be, or not to be:\nthat is the question.\n"
 law = settings(max_examples=40)
 
 
-def writer(kind: str = "characters", longest: int = 40) -> Writer:
+def writer(kind: str = "characters", max_len: int = 40) -> TextGenerator:
     torch.manual_seed(0)
     tokenizer = train_tokenizer([TEXT] * 3, kind, 60)
-    config = GPTConfig(vocab=tokenizer.vocab, dim=16, depth=1, heads=2, longest=longest)
+    config = GPTConfig(vocab=tokenizer.vocab, dim=16, depth=1, heads=2, max_len=max_len)
     model = GPT(config).eval()
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.5)
-    return Writer(model, tokenizer, Run("tiny", "gpt", config, task="next", data=DataConfig(tokenizer=kind)))
+    return TextGenerator(model, tokenizer, Run("tiny", "gpt", config, task="next", data=DataConfig(tokenizer=kind)))
 
 
 one = writer()
@@ -58,9 +58,9 @@ def test_the_likeliest_text_is_what_repeated_forward_passes_say():
     [ids] = one.tokenizer.encode(["to be"])
     for _ in range(10):
         ids.append(int(one.model(torch.tensor([ids]))[0, -1].argmax()))
-        if ids[-1] == one.tokenizer.marks.eos:
+        if ids[-1] == one.tokenizer.special.eos:
             break
-    said = ids[5:-1] if ids[-1] == one.tokenizer.marks.eos else ids[5:]
+    said = ids[5:-1] if ids[-1] == one.tokenizer.special.eos else ids[5:]
     assert one.write("to be", tokens=10, temperature=0) == one.tokenizer.decode(said)
 
 
@@ -71,12 +71,12 @@ def test_other_seeds_write_other_texts():
 @pytest.mark.parametrize("kind", ["characters", "bytes", "bpe"])
 def test_an_empty_prompt_begins_a_text(kind):
     this = writer(kind)
-    lines = this.tokenizer.knows_line_ends
-    first = this.tokenizer.encode(["\n"])[0] if lines else [this.tokenizer.marks.eos]
+    lines = this.tokenizer.keeps_newlines
+    first = this.tokenizer.encode(["\n"])[0] if lines else [this.tokenizer.special.eos]
     ids = list(first)
     for _ in range(3):
         ids.append(int(this.model(torch.tensor([ids]))[0, -1].argmax()))
-    ended = ids.index(this.tokenizer.marks.eos, 1) if lines and this.tokenizer.marks.eos in ids[1:] else None
+    ended = ids.index(this.tokenizer.special.eos, 1) if lines and this.tokenizer.special.eos in ids[1:] else None
     said = this.tokenizer.decode(ids[:ended]).removeprefix("\n" if lines else "").rstrip("\ufffd")  # half a character
     assert this.write("", tokens=3, temperature=0).replace("\n", "") == said.replace("\n", "")
 
@@ -88,7 +88,7 @@ def test_one_string_to_stop_at_is_refused():
 
 def test_an_end_is_the_end_of_a_line_where_tokens_know_no_other():
     lines = writer("bpe")
-    eos = lines.tokenizer.marks.eos
+    eos = lines.tokenizer.special.eos
     [ids] = lines.tokenizer.encode(["to be"])
     *_, text = lines._spell([eos], iter([*ids, eos, *ids]))
     assert text.split("\n") == ["to be", "to be"]
@@ -124,9 +124,9 @@ def test_what_cannot_be_written_is_refused_in_one_line(prompt, how, wanted):
 def test_all_places_can_be_used():
     ids = one.tokenizer.encode(["to be"])[0]
     source, wanted = torch.tensor([ids]), list(ids)
-    said = search.stream(one.model, source, search.likeliest, bos=source[:, -1], limit=36)
+    said = search.stream(one.model, source, search.argmax, bos=source[:, -1], limit=36)
     for token in said:
         wanted.append(int(one.model(torch.tensor([wanted]))[0, -1].argmax()))
         assert token == wanted[-1]
-    assert len(wanted) == one.model.longest + 1  # the last is not read again
+    assert len(wanted) == one.model.max_len + 1  # the last is not read again
     assert one._read("to be", None)[1] == 36

@@ -102,14 +102,16 @@ def test_the_fused_kernel_and_the_explicit_path_have_the_same_gradients(dtype, q
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 @pytest.mark.parametrize("masked", ["none", "keys", "rows", "full"])
-@pytest.mark.parametrize("biased", ["none", "shared", "by head"])
+@pytest.mark.parametrize("output_bias", ["none", "shared", "by head"])
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 2, 3)], ids=["2-D", "3-D", "4-D", "5-D"])
 @pytest.mark.parametrize(("queries", "keys"), [(4, 4), (1, 4), (2, 5), (5, 2)])
-def test_every_combination_gives_the_same_numbers_on_both_paths(lead, queries, keys, biased, masked, causal):
+def test_every_combination_gives_the_same_numbers_on_both_paths(lead, queries, keys, output_bias, masked, causal):
     torch.manual_seed(len(lead))
     q, k, v = (torch.randn(*lead, n, 4) for n in (queries, keys, keys))
     heads = lead[-1:] or ()
-    bias = {"none": None, "shared": torch.randn(queries, keys), "by head": torch.randn(*heads, queries, keys)}[biased]
+    bias = {"none": None, "shared": torch.randn(queries, keys), "by head": torch.randn(*heads, queries, keys)}[
+        output_bias
+    ]
     first = lead[:1] + (1,) * len(lead[1:])  # one for each sentence, shared by its heads
     mask = {
         "none": None,
@@ -128,12 +130,12 @@ def test_every_combination_gives_the_same_numbers_on_both_paths(lead, queries, k
 
 @PATHS
 @TYPES
-@pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
+@pytest.mark.parametrize("output_bias", [False, True], ids=["plain", "output_bias"])
 @pytest.mark.parametrize("learns", [False, True], ids=["inference", "training"])
 @law
 @given(seed=st.integers(0, 1000), batch=st.integers(1, 3), queries=st.integers(1, 4), keys=st.integers(1, 6))
 def test_a_query_that_may_look_nowhere_gets_zeros_and_finite_gradients(
-    need_weights, dtype, biased, learns, seed, batch, queries, keys
+    need_weights, dtype, output_bias, learns, seed, batch, queries, keys
 ):
     random = torch.Generator().manual_seed(seed)
     shapes = [(batch, 2, queries, 4), (batch, 2, keys, 4), (batch, 2, keys, 4), (1, 2, queries, keys)]
@@ -141,7 +143,7 @@ def test_a_query_that_may_look_nowhere_gets_zeros_and_finite_gradients(
     mask = torch.rand((batch, 1, queries, keys), generator=random) < 0.7
     mask[0, :, 0] = False
     nowhere = ~mask.any(-1).expand(batch, 2, queries)
-    mixed, weights = attend(*leaves[:3], bias=leaves[3] if biased else None, mask=mask, need_weights=need_weights)
+    mixed, weights = attend(*leaves[:3], bias=leaves[3] if output_bias else None, mask=mask, need_weights=need_weights)
     assert (mixed[nowhere] == 0).all()
     assert (mixed[~nowhere] != 0).any(-1).all()
     if need_weights:
@@ -164,8 +166,8 @@ def test_the_last_query_of_a_causal_look_stands_at_the_last_key(need_weights, qu
     mixed, _ = attend(q, k, v, causal=True, need_weights=need_weights)
     for i in range(queries):
         seen = more + i + 1  # its own key, those before it, and the cache
-        alone, _ = attend(q[:, :, i : i + 1], k[:, :, :seen], v[:, :, :seen], need_weights=need_weights)
-        torch.testing.assert_close(mixed[:, :, i : i + 1], alone)
+        lock_folder, _ = attend(q[:, :, i : i + 1], k[:, :, :seen], v[:, :, :seen], need_weights=need_weights)
+        torch.testing.assert_close(mixed[:, :, i : i + 1], lock_folder)
 
 
 @PATHS

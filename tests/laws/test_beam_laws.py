@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.decode import search
 from regard.decode.search import Hypothesis, beam, greedy
-from regard.decode.step import Steps, take
+from regard.decode.step import Decoder, reorder
 from regard.models.transformer import State, Transformer, TransformerConfig
 
 PAD, BOS, VOCAB = 0, 1, 11
@@ -27,7 +27,7 @@ def tiny(norm: str, positions: str, tied: bool) -> Transformer:
     torch.manual_seed(0)
     model = Transformer(
         TransformerConfig(
-            vocab=VOCAB, dim=8, depth=2, heads=2, widen=2, norm=norm, positions=positions, longest=24, tied=tied
+            vocab=VOCAB, dim=8, depth=2, heads=2, mlp_ratio=2, norm=norm, positions=positions, max_len=24, tied=tied
         )
     )
     for part in model.modules():  # norms stay as they are: what was read and said, and not a bias, decides what follows
@@ -37,7 +37,7 @@ def tiny(norm: str, positions: str, tied: bool) -> Transformer:
 
 
 KINDS = pytest.mark.parametrize(
-    "model", [tiny("first", "sinusoid", True), tiny("last", "learned", False)], ids=["first-sinusoid", "last-learned"]
+    "model", [tiny("pre", "sinusoid", True), tiny("post", "learned", False)], ids=["pre-sinusoid", "post-learned"]
 )
 
 
@@ -63,11 +63,11 @@ class Line:
         after, width = list(zip(sources, said, strict=True)), len(self.beams[0])
         return Line(self.model, state, [after[i : i + width] for i in range(0, len(after), width)])
 
-    def take(self, rows: Tensor) -> "Line":
+    def reorder(self, rows: Tensor) -> "Line":
         """Other beams: rows (R,), each a sentence of its own from now on, or (B, W)."""
         flat = [one for line in self.beams for one in line]
         lines = rows[:, None] if rows.ndim == 1 else rows
-        return Line(self.model, take(self.state, rows), [[flat[row] for row in line] for line in lines.tolist()])
+        return Line(self.model, reorder(self.state, rows), [[flat[row] for row in line] for line in lines.tolist()])
 
 
 def begin(model: Transformer, seed: int, batch: int, s: int) -> Line:
@@ -90,7 +90,7 @@ def rows_of(sentences: Tensor, width: int, more: int, random: torch.Generator) -
 def test_beams_decoded_together_are_each_its_own_history_decoded_alone(model, seed, batch, s, widths):
     random, line, width = torch.Generator().manual_seed(seed), begin(model, seed, batch, s), 1
     for more in widths:  # as many beams as before, more or fewer, each from a parent of its own
-        line = line.take(rows_of(torch.arange(batch), width, more, random)).say(random)
+        line = line.reorder(rows_of(torch.arange(batch), width, more, random)).say(random)
         width = more
 
 
@@ -99,10 +99,10 @@ def test_beams_decoded_together_are_each_its_own_history_decoded_alone(model, se
 @given(seed=seeds, batch=st.integers(1, 4), s=sizes, width=st.integers(1, 4), data=st.data())
 def test_sentences_leave_together_and_the_others_go_on_in_any_order(model, seed, batch, s, width, data):
     random = torch.Generator().manual_seed(seed)
-    line = begin(model, seed, batch, s).take(torch.arange(batch)[:, None].expand(-1, width)).say(random)
+    line = begin(model, seed, batch, s).reorder(torch.arange(batch)[:, None].expand(-1, width)).say(random)
     for _ in range(3):
         left = data.draw(st.lists(st.integers(0, len(line.beams) - 1), max_size=len(line.beams), unique=True))
-        line = line.take(rows_of(torch.tensor(left, dtype=torch.long), width, width, random))
+        line = line.reorder(rows_of(torch.tensor(left, dtype=torch.long), width, width, random))
         if not left:
             break
         line = line.say(random)
@@ -113,13 +113,15 @@ def test_sentences_leave_together_and_the_others_go_on_in_any_order(model, seed,
 @given(seed=seeds, batch=st.integers(1, 3), s=sizes, width=st.integers(2, 4), steps=st.integers(0, 3), data=st.data())
 def test_single_rows_taken_from_beams_go_on_as_sentences_of_their_own(model, seed, batch, s, width, steps, data):
     random = torch.Generator().manual_seed(seed)
-    line = begin(model, seed, batch, s).take(torch.arange(batch)[:, None].expand(-1, width))
+    line = begin(model, seed, batch, s).reorder(torch.arange(batch)[:, None].expand(-1, width))
     for _ in range(steps):
-        line = line.say(random).take(rows_of(torch.arange(batch), width, width, random))
+        line = line.say(random).reorder(rows_of(torch.arange(batch), width, width, random))
     rows = torch.tensor(data.draw(st.lists(st.integers(0, batch * width - 1), min_size=1, max_size=5)))
-    line = line.take(rows)
+    line = line.reorder(rows)
     assert [len(beams) for beams in line.beams] == [1] * len(rows)
-    line.say(random).say(random).take(rows_of(torch.arange(len(rows)), 1, 3, random)).say(random)  # even as beams again
+    line.say(random).say(random).reorder(rows_of(torch.arange(len(rows)), 1, 3, random)).say(
+        random
+    )  # even as beams again
 
 
 @KINDS
@@ -134,17 +136,17 @@ def test_however_a_state_is_taken_and_continued_it_stays_good_for_another_way(mo
         sentences = torch.tensor(data.draw(st.lists(st.integers(0, len(line.beams) - 1), min_size=1, max_size=4)))
         more = data.draw(st.integers(0, 3))
         rows = rows_of(sentences, width, more or 1, random)
-        made.append(line.take(rows if more else rows[:, 0]).say(random))
+        made.append(line.reorder(rows if more else rows[:, 0]).say(random))
     for line in made:
         line.say(random)
 
 
 def test_beams_that_change_places_copy_no_past_and_no_memory():
-    model, random = tiny("first", "sinusoid", True), torch.Generator().manual_seed(0)
-    line = begin(model, 0, 3, 5).take(torch.arange(3)[:, None].expand(-1, 4)).say(random)
+    model, random = tiny("pre", "sinusoid", True), torch.Generator().manual_seed(0)
+    line = begin(model, 0, 3, 5).reorder(torch.arange(3)[:, None].expand(-1, 4)).say(random)
     where = [x.data_ptr() for part in line.state.past.blocks for x in part.all()]
     for _ in range(3):
-        line = line.take(rows_of(torch.arange(3), 4, 4, random)).say(random)
+        line = line.reorder(rows_of(torch.arange(3), 4, 4, random)).say(random)
     assert [x.data_ptr() for part in line.state.past.blocks for x in part.all()] == where
     assert {len(x) for part in line.state.memory for x in part} == {3}  # of sentences, not of beams
 
@@ -163,7 +165,7 @@ class Calm:
         return logits / 10, state
 
 
-def answers(model: Steps, share: float, source: Tensor, limits: Tensor, width: int, **how) -> list[list[Hypothesis]]:
+def answers(model: Decoder, share: float, source: Tensor, limits: Tensor, width: int, **how) -> list[list[Hypothesis]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "STAY", share)
         return [
@@ -193,7 +195,7 @@ def test_answers_are_the_same_whenever_those_that_ended_leave(model, seed, limit
 
 
 def test_a_model_whose_scores_are_not_numbers_is_an_error_that_says_so():
-    model = tiny("first", "sinusoid", True)
+    model = tiny("pre", "sinusoid", True)
     nn.init.constant_(model.decoder[0].mlp.up.bias, torch.nan)
     source, limits = torch.randint(3, VOCAB, (2, 3)), torch.tensor([4, 6])
     with pytest.raises(ValueError, match="not numbers"):
@@ -202,7 +204,7 @@ def test_a_model_whose_scores_are_not_numbers_is_an_error_that_says_so():
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_the_share_says_when_they_leave(share, monkeypatch):
-    model, steps = tiny("first", "sinusoid", True), []
+    model, steps = tiny("pre", "sinusoid", True), []
     real = model.step
     monkeypatch.setattr(search, "STAY", share)
     monkeypatch.setattr(model, "step", lambda token, state: (steps.append(len(token)), real(token, state))[1])

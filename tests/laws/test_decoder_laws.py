@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from regard.decode.search import beam, greedy
-from regard.decode.step import take
+from regard.decode.step import reorder
 from regard.models.t5 import T5, T5Config
 from regard.models.transformer import Transformer, TransformerConfig
 
@@ -24,7 +24,7 @@ def tiny(norm: str, positions: str, tied: bool) -> Transformer:
     torch.manual_seed(0)
     model = Transformer(
         TransformerConfig(
-            vocab=VOCAB, dim=8, depth=2, heads=2, widen=2, norm=norm, positions=positions, longest=24, tied=tied
+            vocab=VOCAB, dim=8, depth=2, heads=2, mlp_ratio=2, norm=norm, positions=positions, max_len=24, tied=tied
         )
     )
     for p in model.parameters():
@@ -34,7 +34,7 @@ def tiny(norm: str, positions: str, tied: bool) -> Transformer:
 
 def tiny_t5(gated: bool, tied: bool) -> T5:
     torch.manual_seed(0)
-    sizes = {"dim": 8, "depth": 2, "heads": 2, "width": 3, "hidden": 12, "buckets": 4, "furthest": 6}
+    sizes = {"dim": 8, "depth": 2, "heads": 2, "head_dim": 3, "mlp_dim": 12, "buckets": 4, "max_distance": 6}
     model = T5(T5Config(vocab=VOCAB, gated=gated, tied=tied, **sizes))
     for p in model.parameters():
         nn.init.normal_(p, std=0.6)
@@ -42,10 +42,10 @@ def tiny_t5(gated: bool, tied: bool) -> T5:
 
 
 MODELS = {
-    "first-sinusoid": tiny("first", "sinusoid", True),
-    "last-sinusoid": tiny("last", "sinusoid", False),
-    "first-learned": tiny("first", "learned", False),
-    "last-learned": tiny("last", "learned", True),
+    "pre-sinusoid": tiny("pre", "sinusoid", True),
+    "post-sinusoid": tiny("post", "sinusoid", False),
+    "pre-learned": tiny("pre", "learned", False),
+    "post-learned": tiny("post", "learned", True),
     "t5": tiny_t5(gated=False, tied=True),
     "t5-v1.1": tiny_t5(gated=True, tied=False),
 }
@@ -57,9 +57,9 @@ def words(seed: int, *shape: int) -> Tensor:
     return torch.randint(1, VOCAB, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def ragged(seed: int, batch: int, longest: int) -> tuple[Tensor, list[int]]:
+def ragged(seed: int, batch: int, max_len: int) -> tuple[Tensor, list[int]]:
     """Sentences of several lengths, padded (B, S), and their lengths."""
-    lengths = torch.randint(1, longest + 1, (batch,), generator=torch.Generator().manual_seed(seed)).tolist()
+    lengths = torch.randint(1, max_len + 1, (batch,), generator=torch.Generator().manual_seed(seed)).tolist()
     source = words(seed + 1, batch, max(lengths))
     for row, length in zip(source, lengths, strict=True):
         row[length:] = PAD
@@ -188,7 +188,7 @@ def test_rows_taken_midway_go_on_as_if_they_had_been_alone(model, seed, batch, s
     state = model.start(source)
     for token in target[:, :cut].T:
         _, state = model.step(token, state)
-    state, later = take(state, rows), []
+    state, later = reorder(state, rows), []
     for token in target[rows, cut:].T:
         logits, state = model.step(token, state)
         later.append(logits)
@@ -233,9 +233,9 @@ def test_a_sentence_alone_has_the_answers_it_has_in_a_batch(model, seed, batch, 
     together, beams = greedy(model, source, limits, **how), beam(model, source, limits, width=width, **how)
     assert len(together) == len(beams) == batch
     for i, length in enumerate(lengths):
-        alone = source[i : i + 1, :length], limits[i : i + 1]
-        the_same_answer(greedy(model, *alone, **how)[0], together[i])
-        [n_best] = beam(model, *alone, width=width, **how)
+        lock_folder = source[i : i + 1, :length], limits[i : i + 1]
+        the_same_answer(greedy(model, *lock_folder, **how)[0], together[i])
+        [n_best] = beam(model, *lock_folder, width=width, **how)
         for got, wanted in zip(n_best, beams[i], strict=True):
             the_same_answer(got, wanted)
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from regard.decode.search import beam, greedy, likeliest, stream
-from regard.decode.step import take
+from regard.decode.search import argmax, beam, greedy, stream
+from regard.decode.step import reorder
 from regard.layers.masks import padding_mask
 from regard.layers.tap import watch
 from regard.models.bert import BERT, BERTConfig
@@ -29,7 +29,7 @@ def large(model: nn.Module) -> nn.Module:
     return model.double().eval()
 
 
-SHAPE = {"vocab": VOCAB, "dim": 8, "depth": 2, "heads": 2, "longest": 24}
+SHAPE = {"vocab": VOCAB, "dim": 8, "depth": 2, "heads": 2, "max_len": 24}
 gpt = large(GPT(GPTConfig(**SHAPE)))
 bert = large(BERT(BERTConfig(**SHAPE, classes=3)))
 
@@ -79,7 +79,7 @@ def test_token_by_token_equals_all_at_once(seed, batch, prompt, more):
 def test_rows_taken_midway_go_on_as_if_they_had_been_alone(seed, batch, prompt, more, data):
     rows = torch.tensor(data.draw(st.lists(st.integers(0, batch - 1), min_size=1, max_size=5)))
     text = words(seed, batch, prompt + more)
-    state, later = take(gpt.start(text[:, :prompt]), rows), []
+    state, later = reorder(gpt.start(text[:, :prompt]), rows), []
     for token in text[rows, prompt - 1 :].T:
         logits, state = gpt.step(token, state)
         later.append(logits)
@@ -94,7 +94,7 @@ def test_a_beam_of_one_is_greedy_and_so_is_a_stream(seed, batch, prompt, limit):
     found = greedy(gpt, text, limits, **how)
     for i, ([one], wanted) in enumerate(zip(beam(gpt, text, limits, width=1, **how), found, strict=True)):
         assert one.tokens == wanted.tokens
-        said = list(stream(gpt, text[i : i + 1], likeliest, bos=text[i : i + 1, -1], limit=limit))
+        said = list(stream(gpt, text[i : i + 1], argmax, bos=text[i : i + 1, -1], limit=limit))
         assert (said[: said.index(EOS)] if EOS in said else said) == wanted.tokens
 
 
@@ -102,7 +102,7 @@ def test_a_beam_of_one_is_greedy_and_so_is_a_stream(seed, batch, prompt, limit):
 @given(seed=seeds, prompt=sizes, limit=st.integers(1, 8))
 def test_greedy_says_the_likeliest_token_of_a_plain_forward_pass(seed, prompt, limit):
     text = words(seed, 1, prompt)
-    for token in stream(gpt, text, likeliest, bos=text[:, -1], limit=limit):
+    for token in stream(gpt, text, argmax, bos=text[:, -1], limit=limit):
         assert token == int(gpt(text)[0, -1].argmax())
         text = torch.cat((text, torch.tensor([[token]])), 1)
 
@@ -164,7 +164,7 @@ def test_a_model_without_classes_says_how_to_get_them():
 
 def test_before_training_the_first_heads_look_at_neighbours():
     torch.manual_seed(0)
-    model = BERT(BERTConfig(vocab=50, dim=128, depth=2, heads=4, longest=40)).eval()
+    model = BERT(BERTConfig(vocab=50, dim=128, depth=2, heads=4, max_len=40)).eval()
     with watch(model) as seen, torch.no_grad():
         model(torch.randint(0, 50, (8, 30)))
     [weights] = seen["blocks.0.attn"]  # (8, 4, 30, 30)
@@ -177,7 +177,7 @@ def test_before_training_the_first_heads_look_at_neighbours():
 
 def test_heads_of_one_number_are_left_as_they_are():
     assert (
-        BERT(BERTConfig(vocab=9, dim=4, depth=1, heads=4, longest=5))(torch.ones(1, 5, dtype=torch.long))
+        BERT(BERTConfig(vocab=9, dim=4, depth=1, heads=4, max_len=5))(torch.ones(1, 5, dtype=torch.long))
         .isfinite()
         .all()
     )

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from regard.layers.attention import Attention, Cosine, KeysUnbiased
-from regard.layers.biases import OffsetMLP, OffsetTable
+from regard.layers.attention import Attention, CosineAttention, QKVWithoutKeyBias
+from regard.layers.biases import ContinuousPositionBias, RelativePositionBias
 from regard.layers.masks import window_mask
 from regard.layers.mlp import MLP
-from regard.layers.norm import NormBranch, NormFirst
+from regard.layers.norm import PreNorm, ResPostNorm
 from regard.models.swin import Block, same
 
 DIM, HEADS = 6, 2
@@ -27,10 +27,10 @@ def block(version: str, window: int, shift: int) -> Block:
     """One with random weights, in float64."""
     torch.manual_seed(window * 10 + shift)
     if version == "v1":
-        attn, bias, wrap = Attention(DIM, HEADS), OffsetTable(HEADS, window), partial(NormFirst, DIM, 0.0)
+        attn, bias, wrap = Attention(DIM, HEADS), RelativePositionBias(HEADS, window), partial(PreNorm, DIM, 0.0)
     else:
-        attn = Attention(DIM, HEADS, scale=1.0, project=KeysUnbiased, prepare=Cosine(HEADS))
-        bias, wrap = OffsetMLP(HEADS, window, hidden=5), partial(NormBranch, DIM, 0.0)
+        attn = Attention(DIM, HEADS, scale=1.0, project=QKVWithoutKeyBias, prepare=CosineAttention(HEADS))
+        bias, wrap = ContinuousPositionBias(HEADS, window, hidden=5), partial(ResPostNorm, DIM, 0.0)
     made = Block(attn, bias, MLP(DIM, 8), wrap, window, shift, same).double()
     for p in made.parameters():
         nn.init.normal_(p, std=0.7)
@@ -41,7 +41,7 @@ def block(version: str, window: int, shift: int) -> Block:
 
 def offset_bias(b: Block, head: int, down: int, across: int) -> float:
     """What is added to the score of a key that stands so far above and left of its query, from the papers' formulas."""
-    if isinstance(b.bias, OffsetTable):
+    if isinstance(b.bias, RelativePositionBias):
         side = 2 * b.window - 1
         return float(b.bias.table.view(side, side, HEADS)[down + b.window - 1, across + b.window - 1, head])
     parts = [8 * d / max(1, b.window - 1) for d in (down, across)]

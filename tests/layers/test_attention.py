@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.layers.attention import Attention, Cosine, KeysUnbiased, attend
+from regard.layers.attention import Attention, CosineAttention, QKVWithoutKeyBias, attend
 from regard.layers.masks import causal_mask
 from regard.layers.scores import Additive
 from regard.layers.tap import watch
@@ -141,7 +141,7 @@ def test_a_mask_or_bias_of_one_dimension_is_for_the_keys(kind):
 
 def test_prepared_queries_and_keys_are_compared_by_their_cosine():
     torch.manual_seed(0)
-    prepare = Cosine(2, sharpest=3.0)
+    prepare = CosineAttention(2, sharpest=3.0)
     attn, x, memory = Attention(8, 2, scale=1.0, prepare=prepare), torch.randn(1, 3, 8), torch.randn(1, 5, 8)
     with torch.no_grad():
         prepare.temperature[:] = torch.tensor([1.0, 2.0])[:, None, None]  # e² is more than is allowed
@@ -154,7 +154,7 @@ def test_prepared_queries_and_keys_are_compared_by_their_cosine():
 
 def test_a_projection_may_leave_the_keys_without_a_bias():
     torch.manual_seed(0)
-    attn = Attention(6, 2, project=KeysUnbiased)
+    attn = Attention(6, 2, project=QKVWithoutKeyBias)
     nn.init.normal_(attn.qkv.bias)
     plain, x = Attention(6, 2), torch.randn(2, 4, 6)
     with torch.no_grad():

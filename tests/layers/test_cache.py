@@ -58,9 +58,9 @@ def test_what_was_added_piece_by_piece_is_all_there_in_order(seed, batch, length
 
 
 @law
-@given(seed=seeds, batch=st.integers(1, 3), begun=splits, left=splits, right=splits)
-def test_two_continuations_disturb_neither_each_other_nor_their_beginning(seed, batch, begun, left, right):
-    beginning = [drawn(seed + i, batch, length) for i, length in enumerate(begun)]
+@given(seed=seeds, batch=st.integers(1, 3), inherit_from_init=splits, left=splits, right=splits)
+def test_two_continuations_disturb_neither_each_other_nor_their_beginning(seed, batch, inherit_from_init, left, right):
+    beginning = [drawn(seed + i, batch, length) for i, length in enumerate(inherit_from_init)]
     first = [drawn(seed + 100 + i, batch, length) for i, length in enumerate(left)]
     second = [drawn(seed + 200 + i, batch, length) for i, length in enumerate(right)]
     start = filled(*beginning)
@@ -80,7 +80,7 @@ def test_rows_taken_are_those_of_the_concatenation_and_can_be_continued(seed, ba
     before = [drawn(seed + i, batch, length) for i, length in enumerate(lengths)]
     after = [drawn(seed + 100 + i, len(rows), length) for i, length in enumerate(later)]
     whole = filled(*before)
-    taken = whole.take(rows)
+    taken = whole.reorder(rows)
     holds(taken, picked(joined(*before), rows))
     for i, part in enumerate(after, 1):
         taken = taken.add(part)
@@ -100,20 +100,20 @@ def test_however_caches_are_continued_and_taken_each_keeps_its_own(seed, batch, 
             made.append((cache.add(part), joined(wanted, part)))
         else:
             order = torch.tensor(data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=4)))
-            made.append((cache.take(order), picked(wanted, order)))
+            made.append((cache.reorder(order), picked(wanted, order)))
     for cache, wanted in made:
         holds(cache, wanted)
 
 
 def test_an_empty_cache_has_any_rows():
-    empty = Cache().take(torch.tensor([1, 0, 1]))
+    empty = Cache().reorder(torch.tensor([1, 0, 1]))
     holds(empty.add(part := drawn(0, 3, 2)), part)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_numbers_keep_their_kind(dtype):
     part = drawn(0, 2, 3).to(dtype)
-    assert filled(part, part).take(torch.tensor([1])).all().keys.dtype == dtype
+    assert filled(part, part).reorder(torch.tensor([1])).all().keys.dtype == dtype
 
 
 def test_no_gradient_flows_back_through_it():
@@ -143,7 +143,7 @@ def test_a_continuation_shares_memory_with_its_beginning_and_a_second_one_does_n
 
 
 def test_a_taken_cache_keeps_room_for_more():
-    taken = filled(drawn(0, 2, 4)).take(torch.tensor([1, 0]))
+    taken = filled(drawn(0, 2, 4)).reorder(torch.tensor([1, 0]))
     assert taken.add(drawn(1, 2, 1)).all().keys.data_ptr() == taken.all().keys.data_ptr()
 
 

@@ -4,24 +4,24 @@ import pytest
 import torch
 
 from regard.layers.embed import Embed, token_table
-from regard.layers.positions import Learned, Sinusoid, sinusoid
+from regard.layers.positions import LearnedPositions, SinusoidalPositions, sinusoid
 
 
 def test_a_token_is_its_vector_times_the_scale_plus_its_place():
-    embed = Embed(token_table(9, 16), Sinusoid(16), dropout=0.1, scale=4.0).eval()
+    embed = Embed(token_table(9, 16), SinusoidalPositions(16), dropout=0.1, scale=4.0).eval()
     ids = torch.tensor([[3, 4, 3], [0, 8, 1]])
     wanted = embed.tokens.weight[ids] * 4 + sinusoid(3, 16)
     torch.testing.assert_close(embed(ids), wanted)
 
 
-@pytest.mark.parametrize("positions", [Sinusoid(8, 4), Learned(8, 12)], ids=["sinusoid", "learned"])
+@pytest.mark.parametrize("positions", [SinusoidalPositions(8, 4), LearnedPositions(8, 12)], ids=["sinusoid", "learned"])
 def test_tokens_that_start_later_stand_where_they_would_in_the_whole(positions):
     embed = Embed(token_table(9, 8), positions, dropout=0.0)
     ids = torch.randint(9, (2, 10))
     torch.testing.assert_close(embed(ids[:, 6:], start=6), embed(ids)[:, 6:])
 
 
-@pytest.mark.parametrize("positions", [Sinusoid(8, 4), Learned(8, 12)], ids=["sinusoid", "learned"])
+@pytest.mark.parametrize("positions", [SinusoidalPositions(8, 4), LearnedPositions(8, 12)], ids=["sinusoid", "learned"])
 def test_the_plain_function_puts_all_its_tokens_at_one_place(positions):
     embed = Embed(token_table(9, 8), positions, dropout=0.5)
     at_hand, ids = embed.train().at_hand(), torch.randint(9, (10,))  # it drops nothing even now
@@ -32,7 +32,7 @@ def test_the_plain_function_puts_all_its_tokens_at_one_place(positions):
 
 
 def test_dropout_falls_on_the_embeddings_while_training():
-    embed = Embed(token_table(9, 64), Sinusoid(64), dropout=0.5)
+    embed = Embed(token_table(9, 64), SinusoidalPositions(64), dropout=0.5)
     share = (embed.train()(torch.randint(9, (4, 50))) == 0).float().mean()
     assert 0.45 < share < 0.55
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from regard.layers import linear as layers
-from regard.layers.linear import Int8Linear, Linear, by_columns, to_int8
+from regard.layers.linear import Int8Linear, Linear, column_major, to_int8
 from regard.layers.mlp import MLP, gelu
 from regard.models.transformer import Transformer, TransformerConfig
 
@@ -20,9 +20,9 @@ law = settings(max_examples=60)
 seeds, sizes = st.integers(0, 10_000), st.integers(1, 70)
 
 
-def layer(seed: int, width: int, outputs: int, biased: bool = True, size: float = 1.0) -> Linear:
+def layer(seed: int, width: int, outputs: int, output_bias: bool = True, size: float = 1.0) -> Linear:
     torch.manual_seed(seed)
-    linear = Linear(width, outputs, bias=biased)
+    linear = Linear(width, outputs, bias=output_bias)
     for p in linear.parameters():
         nn.init.normal_(p, std=size)
     return linear
@@ -32,7 +32,7 @@ def rounded(linear: nn.Linear) -> Int8Linear:
     return to_int8(nn.Sequential(linear))[0]
 
 
-def furthest(linear: nn.Linear, x: Tensor) -> Tensor:
+def max_distance(linear: nn.Linear, x: Tensor) -> Tensor:
     """How far each output may be from the exact one: (..., D) → (..., N).
 
     A weight is off by half a step of its output's scale, an input by half a step of its own.
@@ -58,9 +58,9 @@ def exact(linear: nn.Linear, x: Tensor) -> Tensor:
 
 
 @law
-@given(seed=seeds, width=sizes, outputs=sizes, rows=st.integers(1, 5), biased=st.booleans())
-def test_the_fast_product_gives_the_same_and_has_a_gradient_when_asked(seed, width, outputs, rows, biased):
-    linear, x = layer(seed, width, outputs, biased), torch.randn(2, rows, width)
+@given(seed=seeds, width=sizes, outputs=sizes, rows=st.integers(1, 5), output_bias=st.booleans())
+def test_the_fast_product_gives_the_same_and_has_a_gradient_when_asked(seed, width, outputs, rows, output_bias):
+    linear, x = layer(seed, width, outputs, output_bias), torch.randn(2, rows, width)
     wanted = exact(linear, x)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layers, "MUCH", 0)
@@ -107,12 +107,12 @@ def test_an_mlp_is_what_its_two_layers_give(monkeypatch, change):
 
 
 @law
-@given(seed=seeds, width=sizes, outputs=sizes, rows=st.integers(1, 5), biased=st.booleans(), data=st.data())
-def test_a_part_of_the_outputs_is_that_part_of_torchs_layer(seed, width, outputs, rows, biased, data):
+@given(seed=seeds, width=sizes, outputs=sizes, rows=st.integers(1, 5), output_bias=st.booleans(), data=st.data())
+def test_a_part_of_the_outputs_is_that_part_of_torchs_layer(seed, width, outputs, rows, output_bias, data):
     start = data.draw(st.integers(0, outputs - 1))
     stop = data.draw(st.integers(start + 1, outputs))
-    linear = layer(seed, width, outputs, biased).double()
-    theirs = nn.Linear(width, outputs, bias=biased).double()
+    linear = layer(seed, width, outputs, output_bias).double()
+    theirs = nn.Linear(width, outputs, bias=output_bias).double()
     theirs.load_state_dict(linear.state_dict())
     x = torch.randn(rows, width, dtype=torch.float64)
     torch.testing.assert_close(linear(x), theirs(x))
@@ -126,18 +126,18 @@ def test_a_part_of_the_outputs_is_that_part_of_torchs_layer(seed, width, outputs
 @law
 @given(
     seed=seeds, lead=st.lists(st.integers(1, 4), min_size=1, max_size=3), width=sizes, outputs=sizes,
-    biased=st.booleans(), size=st.sampled_from([0.01, 1.0, 30.0]), middle=st.sampled_from([-3.0, 0.0, 3.0]),
+    output_bias=st.booleans(), size=st.sampled_from([0.01, 1.0, 30.0]), middle=st.sampled_from([-3.0, 0.0, 3.0]),
 )  # fmt: skip
 def test_each_output_is_as_near_as_its_rounded_weights_and_inputs_allow(
-    seed, lead, width, outputs, biased, size, middle
+    seed, lead, width, outputs, output_bias, size, middle
 ):
-    linear = layer(seed, width, outputs, biased, size)
+    linear = layer(seed, width, outputs, output_bias, size)
     x = torch.randn(*lead, width) + middle
     x[..., 0] += 1  # a width of one, too, has inputs to tell apart
     got, wanted = rounded(linear)(x), exact(linear, x)
     assert got.shape == wanted.shape
     assert got.dtype == torch.float32
-    assert ((got - wanted).abs() <= furthest(linear, x)).all()
+    assert ((got - wanted).abs() <= max_distance(linear, x)).all()
 
 
 @law
@@ -159,11 +159,11 @@ def test_an_input_is_off_by_half_a_step_at_most(seed, width, rows, size):
 
 
 @law
-@given(seed=seeds, width=sizes, outputs=sizes, biased=st.booleans(), data=st.data())
-def test_a_part_of_the_outputs_is_that_part_of_the_whole(seed, width, outputs, biased, data):
+@given(seed=seeds, width=sizes, outputs=sizes, output_bias=st.booleans(), data=st.data())
+def test_a_part_of_the_outputs_is_that_part_of_the_whole(seed, width, outputs, output_bias, data):
     start = data.draw(st.integers(0, outputs - 1))
     stop = data.draw(st.integers(start + 1, outputs))
-    linear = layer(seed, width, outputs, biased)
+    linear = layer(seed, width, outputs, output_bias)
     x = torch.randn(2, 3, width)
     small = rounded(linear)
     got = small.at_hand(start, stop)(x)
@@ -171,7 +171,7 @@ def test_a_part_of_the_outputs_is_that_part_of_the_whole(seed, width, outputs, b
     assert small.at_hand(start, start + 1)(x).shape == (2, 3, 1)  # whatever was asked before
     assert small.pack(start, stop) is small.pack(start, stop)  # in its order once
     torch.testing.assert_close(got, small(x)[..., start:stop])  # each output has a scale of its own
-    assert ((got - exact(linear, x)[..., start:stop]).abs() <= furthest(linear, x)[..., start:stop]).all()
+    assert ((got - exact(linear, x)[..., start:stop]).abs() <= max_distance(linear, x)[..., start:stop]).all()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -211,7 +211,7 @@ def test_inputs_of_seven_bits_are_as_near_as_their_larger_steps_allow(monkeypatc
     linear, x = layer(0, 40, 30), torch.randn(9, 40)
     monkeypatch.setattr(layers, "SEVEN_BITS", True)
     coarse = rounded(linear)(x)
-    assert ((coarse - exact(linear, x)).abs() <= furthest(linear, x)).all()
+    assert ((coarse - exact(linear, x)).abs() <= max_distance(linear, x)).all()
     monkeypatch.setattr(layers, "SEVEN_BITS", False)
     assert not torch.equal(coarse, rounded(linear)(x))
 
@@ -222,17 +222,17 @@ def test_a_large_weight_of_one_output_does_not_coarsen_another():
         linear.weight[3] *= 1e6
     x = torch.randn(5, 32)
     others = [0, 1, 2, 4, 5, 6, 7]
-    assert ((rounded(linear)(x) - exact(linear, x)).abs() <= furthest(linear, x))[:, others].all()
-    assert furthest(linear, x)[:, others].max() < 2
+    assert ((rounded(linear)(x) - exact(linear, x)).abs() <= max_distance(linear, x))[:, others].all()
+    assert max_distance(linear, x)[:, others].max() < 2
 
 
-@pytest.mark.parametrize("biased", [True, False])
-def test_weights_of_zero_give_the_bias_alone(biased):
-    linear = layer(0, 16, 6, biased)
+@pytest.mark.parametrize("output_bias", [True, False])
+def test_weights_of_zero_give_the_bias_alone(output_bias):
+    linear = layer(0, 16, 6, output_bias)
     with torch.no_grad():
         linear.weight[:3] = 0
     got = rounded(linear)(torch.randn(4, 16))[:, :3]
-    wanted = linear.bias[:3].detach() if biased else torch.zeros(3)
+    wanted = linear.bias[:3].detach() if output_bias else torch.zeros(3)
     assert torch.equal(got, wanted.expand(4, 3))
 
 
@@ -244,7 +244,7 @@ def test_inputs_of_zero_give_the_bias_alone():
 @pytest.mark.parametrize("tied", [True, False])
 def test_every_linear_layer_of_a_model_is_rounded_and_nothing_else(tied):
     torch.manual_seed(0)
-    model = Transformer(TransformerConfig(vocab=30, dim=16, depth=2, heads=2, widen=2, tied=tied)).eval()
+    model = Transformer(TransformerConfig(vocab=30, dim=16, depth=2, heads=2, mlp_ratio=2, tied=tied)).eval()
     linear = {name for name, part in model.named_modules() if isinstance(part, nn.Linear)}
     others = {name: p.detach().clone() for name, p in model.named_parameters() if name.rpartition(".")[0] not in linear}
     tables = model.embed_source.tokens, model.embed_target.tokens
@@ -270,7 +270,7 @@ def test_weights_by_columns_are_the_same_numbers_and_the_embedding_keeps_its_row
     source, target = torch.randint(4, 50, (3, 5)), torch.randint(4, 50, (3, 4))
     with torch.no_grad():
         wanted, names = model(source, target), set(model.state_dict())
-        torch.testing.assert_close(by_columns(model)(source, target), wanted)
+        torch.testing.assert_close(column_major(model)(source, target), wanted)
     assert set(model.state_dict()) == names
     assert all(part.weight.t().is_contiguous() for part in model.modules() if isinstance(part, torch.nn.Linear))
     assert model.embed_source.tokens.weight.is_contiguous()

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.layers.positions import Learned, Sinusoid, sinusoid
+from regard.layers.positions import LearnedPositions, SinusoidalPositions, sinusoid
 
 law = settings(max_examples=25)
 
@@ -48,20 +48,20 @@ def test_a_place_further_on_is_a_rotation_that_does_not_depend_on_where_one_is(p
 @law
 @given(start=st.integers(0, 40), more=st.integers(1, 40), dim=st.integers(1, 9))
 def test_the_sinusoid_grows_on_demand_with_the_same_values(start, more, dim):
-    positions = Sinusoid(dim, longest=4)
+    positions = SinusoidalPositions(dim, max_len=4)
     before = positions(0, 4).clone()
     assert torch.equal(positions(start, start + more), sinusoid(start + more, dim)[start:])
     assert torch.equal(positions(0, 4), before)
 
 
 def test_a_table_that_grew_keeps_its_type_and_is_never_saved():
-    positions = Sinusoid(4, longest=2).double()
+    positions = SinusoidalPositions(4, max_len=2).double()
     assert positions(0, 50).dtype == torch.float64
     assert positions.state_dict() == {}
 
 
 def test_a_table_that_grew_while_decoding_can_be_trained_with():
-    positions, x = Sinusoid(4, longest=2), torch.randn(1, 9, 4, requires_grad=True)
+    positions, x = SinusoidalPositions(4, max_len=2), torch.randn(1, 9, 4, requires_grad=True)
     with torch.inference_mode():
         positions(0, 9)
     (x + positions(0, 9)).square().sum().backward()
@@ -69,14 +69,14 @@ def test_a_table_that_grew_while_decoding_can_be_trained_with():
 
 
 def test_learned_positions_are_rows_of_a_trained_table():
-    positions = Learned(4, longest=6)
+    positions = LearnedPositions(4, max_len=6)
     positions(2, 5).sum().backward()
     assert torch.equal(positions(2, 5), positions.table[2:5])
     assert positions.table.grad[:, 0].tolist() == [0, 0, 1, 1, 1, 0]
 
 
 def test_more_tokens_than_learned_positions_are_refused():
-    positions = Learned(4, longest=6)
+    positions = LearnedPositions(4, max_len=6)
     assert positions(0, 6).shape == (6, 4)
-    with pytest.raises(ValueError, match=r"7 tokens are more than the 6 learned positions; .*model.longest=7"):
+    with pytest.raises(ValueError, match=r"7 tokens are more than the 6 learned positions; .*model.max_len=7"):
         positions(5, 7)

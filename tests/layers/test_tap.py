@@ -11,7 +11,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 
 def tiny(**changes) -> tuple[Transformer, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
-    model = Transformer(TransformerConfig(vocab=11, dim=8, depth=2, heads=2, widen=2, **changes))
+    model = Transformer(TransformerConfig(vocab=11, dim=8, depth=2, heads=2, mlp_ratio=2, **changes))
     source, target = torch.randint(1, 11, (3, 5)), torch.randint(1, 11, (3, 4))
     source[1, 3:] = 0
     return model.eval(), source, target

@@ -2,8 +2,8 @@
 
 import pytest
 
-from regard.models import FAMILIES, sized
-from regard.view.cost import cost, picture_cost
+from regard.models import FAMILIES, preset
+from regard.view.cost import cost, image_cost
 
 COUNTS = {  # of the released checkpoints, an output layer tied to the embeddings counted once
     "gpt-small": 124_439_808,
@@ -31,7 +31,7 @@ PICTURES = {  # of the released checkpoints, as torchvision holds them
 
 @pytest.mark.parametrize("name", list(PICTURES))
 def test_a_size_for_pictures_has_the_parameters_of_the_released_model(name):
-    assert picture_cost(*sized(name)).whole.parameters == PICTURES[name]
+    assert image_cost(*preset(name)).whole.parameters == PICTURES[name]
 
 
 @pytest.mark.parametrize(
@@ -39,20 +39,20 @@ def test_a_size_for_pictures_has_the_parameters_of_the_released_model(name):
     [("mvit-v2-tiny", 24.17, 4.7), ("mvit-v2-small", 34.87, 7.0), ("mvit-v2-base", 51.47, 10.2)],
 )
 def test_a_size_has_the_parameters_and_multiply_adds_that_the_paper_prints(name, millions, macs):
-    whole = picture_cost(*sized(name)).whole
+    whole = image_cost(*preset(name)).whole
     assert round(whole.parameters / 1e6, 2) == millions
     assert whole.flops / 2e9 == pytest.approx(macs, rel=0.02)
 
 
 def test_lr_net_is_as_large_as_the_paper_says():
-    whole = picture_cost(*sized("lrnet-50")).whole  # Table 2
+    whole = image_cost(*preset("lrnet-50")).whole  # Table 2
     assert whole.parameters == pytest.approx(23.3e6, rel=0.02)
     assert whole.flops / 2 == pytest.approx(4.3e9, rel=0.02)
 
 
 @pytest.mark.parametrize("name", list(COUNTS))
 def test_a_size_has_the_parameters_of_the_released_model(name):
-    family, config = sized(name)
+    family, config = preset(name)
     assert cost(family, config, 4, 4)[-1].parameters == COUNTS[name]
 
 
@@ -66,7 +66,7 @@ def test_parts_add_up_to_the_whole(family):
 
 @pytest.mark.parametrize(("name", "mlp"), [("gpt-small", 4 * 768), ("bert-base", 4 * 768)])
 def test_the_blocks_cost_what_the_formula_says(name, mlp):
-    family, config = sized(name)
+    family, config = preset(name)
     s, d = 32, config.dim
     blocks = next(part for part in cost(family, config, s, 1) if part.name == "blocks")
     each = 2 * s * (4 * d * d + 2 * d * mlp)  # four projections and an mlp for each token

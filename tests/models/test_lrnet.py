@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from regard.layers.tap import watch
 from regard.models.lrnet import SIZES, LocalRelation, LRNet, LRNetConfig
 
-SMALL = {"image": 12, "stem": "small", "dim": 8, "dims": [16, 32], "widths": [6, 12], "depths": [1, 2], "kernel": 5,
-         "share": 4, "classes": 5}  # fmt: skip
+SMALL = {"image": 12, "stem": "cifar", "dim": 8, "dims": [16, 32], "widths": [6, 12], "depths": [1, 2], "kernel": 5,
+         "channels_per_head": 4, "classes": 5}  # fmt: skip
 
 
 def lrnet(**changes: object) -> LRNet:
@@ -43,7 +43,7 @@ def test_the_fifty_layers_cost_what_the_paper_says():
 
 def test_a_grid_is_halved_by_each_stage_but_the_first():
     assert lrnet().encode(torch.randn(2, 3, 12, 9)).shape == (2, 32, 6, 5)
-    assert lrnet(stem="photo").encode(torch.randn(2, 3, 32, 40)).shape == (2, 32, 4, 5)
+    assert lrnet(stem="imagenet").encode(torch.randn(2, 3, 32, 40)).shape == (2, 32, 4, 5)
 
 
 @torch.no_grad()
@@ -75,7 +75,7 @@ def test_scores_differ():
     [
         ({"kernel": 4}, "kernel 4 has no middle; use 3 or 5"),
         ({"kernel": 0}, "kernel is 0; use 1 or more"),
-        ({"share": 0}, "share is 0; use 1 or more"),
+        ({"channels_per_head": 0}, "channels_per_head is 0; use 1 or more"),
         ({"widths": [6]}, "dims has 2 stages, widths 1 and depths 2; give one number a stage in each"),
         ({"widths": [6, 0]}, "widths is 0; use 1 or more"),
         ({"score": "cosine"}, "'squared', 'absolute' or 'product'"),

@@ -9,11 +9,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import SamVisionConfig
 from transformers.models.sam.modeling_sam import SamVisionAttention
 
-from regard.layers.biases import ByAxis
+from regard.layers.biases import DecomposedPositionBias
 from regard.layers.tap import watch
 from regard.models.mvit import SIZES, MViT, MViTConfig, Plan, PoolingAttention
 
-V2 = MViTConfig(image=16, patch=2, kernel=3, dim=6, depths=[1, 2, 1], widen=2, classes=5)
+V2 = MViTConfig(image=16, patch=2, kernel=3, dim=6, depths=[1, 2, 1], mlp_ratio=2, classes=5)
 V1 = dataclasses.replace(V2, positions="added", residual="none", expand="mlp", pool="token")
 BLOCKS = {  # width in, of attention, out; heads; side of the grid; strides of queries and of keys
     "attention": [(6, 6, 6, 1, 8, 1, 4), (6, 12, 12, 2, 8, 2, 2), (12, 12, 12, 2, 4, 1, 2), (12, 24, 24, 4, 4, 2, 1)],
@@ -183,7 +183,7 @@ def test_without_pooling_it_is_plain_multi_head_attention():
 @torch.no_grad()
 def test_the_bias_of_each_pair_is_the_query_times_the_vectors_of_its_two_distances(queries, keys):
     torch.manual_seed(0)
-    part, q = ByAxis(3, 4), torch.randn(2, 2, queries[0] * queries[1], 3)
+    part, q = DecomposedPositionBias(3, 4), torch.randn(2, 2, queries[0] * queries[1], 3)
     bias = part(q, queries, keys)
     for i in range(queries[0] * queries[1]):
         for j in range(keys[0] * keys[1]):
@@ -199,7 +199,11 @@ def test_the_bias_of_each_pair_is_the_query_times_the_vectors_of_its_two_distanc
 def test_the_bias_equals_that_of_sam_on_grids_of_any_size(queries, keys):
     torch.manual_seed(0)
     config = SamVisionConfig(hidden_size=6, num_attention_heads=2, image_size=8, patch_size=2)
-    sam, part, q = SamVisionAttention(config, window_size=0), ByAxis(3, 4), torch.randn(2, 2, math.prod(queries), 3)
+    sam, part, q = (
+        SamVisionAttention(config, window_size=0),
+        DecomposedPositionBias(3, 4),
+        torch.randn(2, 2, math.prod(queries), 3),
+    )
     theirs = sam.get_decomposed_rel_pos(q.flatten(0, 1), part.rows, part.columns, queries, keys)
     torch.testing.assert_close(part(q, queries, keys).flatten(0, 1), theirs.flatten(3).flatten(1, 2))
 
@@ -227,7 +231,7 @@ def test_another_size_of_picture_stretches_the_distances():
 
 @torch.no_grad()
 def test_on_the_trained_size_the_distances_are_as_they_were_learnt():
-    part, q = ByAxis(16, 4), torch.eye(16)[None, None]  # query i asks for number i alone
+    part, q = DecomposedPositionBias(16, 4), torch.eye(16)[None, None]  # query i asks for number i alone
     part.columns.zero_()
     bias = part(q, (4, 4), (4, 4))
     for i in range(16):
@@ -241,7 +245,7 @@ def test_rows_and_columns_are_the_same_thing_on_a_picture_that_is_turned_over(ki
     for one, other in zip(model.modules(), turned.modules(), strict=True):
         if isinstance(one, torch.nn.Conv2d):
             other.weight.copy_(one.weight.transpose(2, 3))
-        if isinstance(one, ByAxis):
+        if isinstance(one, DecomposedPositionBias):
             other.rows.copy_(one.columns)
             other.columns.copy_(one.rows)
     if model.positions is not None:

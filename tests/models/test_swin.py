@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from regard.interop import weights as interop
 from regard.interop.swin_names import THEIRS_SWIN
 from regard.layers import linear
-from regard.layers.attention import KeysUnbiased
-from regard.layers.biases import offset_numbers
-from regard.layers.linear import by_columns, to_int8
+from regard.layers.attention import QKVWithoutKeyBias
+from regard.layers.biases import relative_position_index
+from regard.layers.linear import column_major, to_int8
 from regard.layers.tap import watch
 from regard.models import swin
-from regard.models.swin import SIZES, Swin, SwinConfig, received
+from regard.models.swin import SIZES, Swin, SwinConfig, attention_received
 
 CLOSE = {"rtol": 0, "atol": 1e-4}
 VERSIONS = pytest.mark.parametrize("version", ["v1", "v2"])
@@ -31,7 +31,7 @@ SMALL = {"image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [2, 3], "n
 
 
 def tiny(version: Any = "v1", **changes: Any) -> SwinConfig:
-    return SwinConfig(**{"image": 16, "patch": 2, "dim": 8, "depths": [2, 2], "heads": [2, 4], "window": 4, "widen": 2,
+    return SwinConfig(**{"image": 16, "patch": 2, "dim": 8, "depths": [2, 2], "heads": [2, 4], "window": 4, "mlp_ratio": 2,
                          "classes": 3, "version": version, **changes})  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def loud(model: nn.Module) -> Any:
         if name.endswith(("logit_scale", "temperature")):
             nn.init.uniform_(p, 3, 6)  # some are above the logarithm of 100, and are cut
     for part in model.modules():
-        if isinstance(part, KeysUnbiased):
+        if isinstance(part, QKVWithoutKeyBias):
             nn.init.zeros_(part.bias.chunk(3)[1])  # as it always is
     return model.eval()
 
@@ -96,7 +96,7 @@ def test_every_size_is_the_released_one_s_shape(name):
     said = THEIRS_SWIN["swin"].describe(config)
     with torch.device("meta"):
         ours, theirs = Swin(config), model(kind(**said))
-    idle = sum(len(part.bias) // 3 for part in ours.modules() if isinstance(part, KeysUnbiased))  # biases of keys
+    idle = sum(len(part.bias) // 3 for part in ours.modules() if isinstance(part, QKVWithoutKeyBias))  # biases of keys
     assert sum(p.numel() for p in ours.parameters()) - idle == sum(p.numel() for p in theirs.parameters())
 
 
@@ -158,8 +158,8 @@ def test_logits_of_the_tiny_size_are_hugging_face_s(known, tmp_path, version):
 
 @VERSIONS
 def test_hugging_face_opens_what_is_exported(known, tmp_path, version):
-    measures = {"measures": [5, 0]} if version == "v2" else {}
-    ours = loud(Swin(tiny(version, drop_path=0.2, **measures)))
+    pretrained_windows = {"pretrained_windows": [5, 0]} if version == "v2" else {}
+    ours = loud(Swin(tiny(version, drop_path=0.2, **pretrained_windows)))
     interop.export_model("swin", ours.config, ours, tmp_path)
     theirs, report = THEIRS[version][1].from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
@@ -215,7 +215,7 @@ def test_without_gradients_the_same_numbers_come_faster(monkeypatch, version):
 
 
 @VERSIONS
-@pytest.mark.parametrize("change", [by_columns, to_int8])
+@pytest.mark.parametrize("change", [column_major, to_int8])
 @pytest.mark.filterwarnings("ignore:.*is deprecated")
 def test_other_forms_of_the_weights_give_nearly_the_same(monkeypatch, version, change):
     model, x = loud(Swin(tiny(version))), torch.randn(2, 3, 16, 16)
@@ -231,7 +231,7 @@ def test_other_forms_of_the_weights_give_nearly_the_same(monkeypatch, version, c
 @VERSIONS
 def test_nothing_learnt_is_remembered_from_an_earlier_picture(version):
     swin.cut.cache_clear()
-    offset_numbers.cache_clear()
+    relative_position_index.cache_clear()
     model, x = loud(Swin(tiny(version))), torch.randn(1, 3, 16, 16)
     with torch.inference_mode():
         before = model(x)
@@ -292,7 +292,7 @@ def test_what_each_place_received_is_put_back_on_the_picture(monkeypatch, versio
         block = model.get_submodule(name.removesuffix(".attn"))
         window, shift = block.fit(block.window, block.shift, rows, columns)
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-        got = received(weights, block, rows, columns)
+        got = attention_received(weights, block, rows, columns)
         assert got.shape == (2, model.config.heads[stage], rows, columns)
         torch.testing.assert_close(got.mean((2, 3)), torch.ones(2, model.config.heads[stage]))
         for one, mine in zip(weights.chunk(2), got, strict=True):
@@ -316,7 +316,7 @@ def test_grids_are_those_the_stages_work_on():
         ({"heads": [2, 3]}, "width 16 does not split into 3 heads; use a multiple of 3"),
         ({"depths": [], "heads": []}, "stages is 0; use 1 or more"),
         ({"depths": [2, 0]}, r"depths\[1\] is 0; use 1 or more"),
-        ({"measures": [4, 4]}, "give one window for every stage of a v2, or none"),
+        ({"pretrained_windows": [4, 4]}, "give one window for every stage of a v2, or none"),
         ({"drop_path": 1.0}, "drop_path is 1.0; use 0 or more and less than 1"),
         ({"depths": (2, 2)}, "valid list"),
         ({"version": "v3"}, "'v1' or 'v2'"),

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from regard.layers.attention import Attention
-from regard.models import sized
+from regard.models import preset
 from regard.models.transformer import SIZES, Transformer, TransformerConfig
 
 
 def tiny(**changes) -> Transformer:
     torch.manual_seed(0)
-    sizes = {"vocab": 11, "dim": 8, "depth": 3, "heads": 2, "widen": 2, "longest": 16, **changes}
+    sizes = {"vocab": 11, "dim": 8, "depth": 3, "heads": 2, "mlp_ratio": 2, "max_len": 16, **changes}
     return Transformer(TransformerConfig(**sizes)).eval()
 
 
@@ -30,8 +30,8 @@ def count(config: TransformerConfig) -> int:
     [
         ("base", {}, 63_084_544),
         ("base", {"tied": False}, 101_009_544),
-        ("base", {"norm": "last"}, 63_084_544 - 2 * 2 * 512),  # without the two final norms
-        ("tiny", {"vocab": 10_000, "norm": "last"}, 2_605_056),
+        ("base", {"norm": "post"}, 63_084_544 - 2 * 2 * 512),  # without the two final norms
+        ("tiny", {"vocab": 10_000, "norm": "post"}, 2_605_056),
     ],
 )
 def test_parameters_are_counted_exactly(size, changes, wanted):
@@ -45,10 +45,10 @@ def test_the_base_model_without_its_embeddings_has_44_million_parameters():
 @pytest.mark.parametrize("size", SIZES)
 def test_every_size_of_the_paper_counts_as_its_formula(size):
     c = SIZES[size]
-    attention, mlp, norm = 4 * c.dim**2 + 4 * c.dim, 2 * c.widen * c.dim**2 + (c.widen + 1) * c.dim, 2 * c.dim
+    attention, mlp, norm = 4 * c.dim**2 + 4 * c.dim, 2 * c.mlp_ratio * c.dim**2 + (c.mlp_ratio + 1) * c.dim, 2 * c.dim
     encoder, decoder = attention + mlp + 2 * norm, 2 * attention + mlp + 3 * norm
     assert count(c) == c.depth * (encoder + decoder) + 2 * norm + c.vocab * c.dim
-    assert sized(f"transformer-{size}") == ("transformer", c)
+    assert preset(f"transformer-{size}") == ("transformer", c)
 
 
 def test_learned_positions_are_counted_for_source_and_target():
@@ -66,12 +66,12 @@ def test_learned_positions_are_counted_for_source_and_target():
         ({"vocab": 0}, "vocab is 0; use 1 or more"),
         ({"depth": 0}, "depth is 0; use 1 or more"),
         ({"heads": -8}, "heads is -8; use 1 or more"),
-        ({"widen": 0}, "widen is 0; use 1 or more"),
-        ({"longest": 0}, "longest is 0; use 1 or more"),
+        ({"mlp_ratio": 0}, "mlp_ratio is 0; use 1 or more"),
+        ({"max_len": 0}, "max_len is 0; use 1 or more"),
         ({"dropout": 1.0}, "dropout is 1.0; use 0 or more and less than 1"),
         ({"attention_dropout": -0.1}, "attention_dropout is -0.1; use 0 or more and less than 1"),
         ({"dropout": float("nan")}, "dropout is nan"),
-        ({"norm": "middle"}, "'first' or 'last'"),
+        ({"norm": "middle"}, "'pre' or 'post'"),
         ({"positions": "rotary"}, "'sinusoid' or 'learned'"),
         ({"dim": 512.5}, "dim"),
         ({"dim": "512"}, "dim"),
@@ -92,7 +92,7 @@ def test_a_config_is_frozen():
 
 def test_an_unknown_size_names_the_nearest():
     with pytest.raises(ValueError, match=r"did you mean 'transformer-base'\?"):
-        sized("transformer-bose")
+        preset("transformer-bose")
 
 
 # Tying
@@ -139,7 +139,7 @@ def spied(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> list[torch.Ten
     return given
 
 
-@pytest.mark.parametrize("norm", ["first", "last"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
 def test_every_decoder_block_reads_the_same_memory_the_encoders_last(norm, monkeypatch):
     model, source, target = tiny(norm=norm), torch.randint(1, 11, (2, 5)), torch.randint(1, 11, (2, 4))
     given = spied(model, monkeypatch)
@@ -150,7 +150,7 @@ def test_every_decoder_block_reads_the_same_memory_the_encoders_last(norm, monke
     x = model.embed_source(source)
     for block in model.encoder:
         x = block(x, (source != 0)[:, None, None])
-    torch.testing.assert_close(given[0], model.encoder_end(x))
+    torch.testing.assert_close(given[0], model.encoder_norm(x))
 
 
 def test_decoding_projects_the_memory_once(monkeypatch):
@@ -172,17 +172,17 @@ def test_attention_drops_as_its_config_says_while_training_and_never_in_a_step()
 
 
 def test_only_norm_first_has_a_final_norm():
-    first, last = tiny(norm="first"), tiny(norm="last")
-    assert isinstance(first.encoder_end, nn.LayerNorm)
-    assert isinstance(first.decoder_end, nn.LayerNorm)
-    assert not list(last.encoder_end.parameters())
-    assert not list(last.decoder_end.parameters())
+    first, last = tiny(norm="pre"), tiny(norm="post")
+    assert isinstance(first.encoder_norm, nn.LayerNorm)
+    assert isinstance(first.decoder_norm, nn.LayerNorm)
+    assert not list(last.encoder_norm.parameters())
+    assert not list(last.decoder_norm.parameters())
     for model in (first, last):
-        assert "around_mlp.norm.weight" in dict(model.decoder[0].named_parameters())
+        assert "mlp_residual.norm.weight" in dict(model.decoder[0].named_parameters())
 
 
 def test_norm_last_leaves_the_decoder_with_mean_zero_and_variance_one():
-    features = tiny(norm="last").features(torch.randint(1, 11, (2, 5)), torch.randint(1, 11, (2, 4)))
+    features = tiny(norm="post").features(torch.randint(1, 11, (2, 5)), torch.randint(1, 11, (2, 4)))
     torch.testing.assert_close(features.mean(-1), torch.zeros(2, 4), rtol=0, atol=1e-6)
     torch.testing.assert_close(features.var(-1, unbiased=False), torch.ones(2, 4), rtol=0, atol=1e-3)
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from regard.layers.conv import fold_norms
-from regard.layers.positions import LearnedGrid
+from regard.layers.conv import fold_batch_norms
+from regard.layers.positions import LearnedGridPositions
 from regard.layers.shapes import from_patches, to_patches
 from regard.models.vit import ViT, ViTConfig
 
@@ -43,7 +43,7 @@ def test_a_picture_of_the_base_size_has_196_patches_that_hold_all_its_numbers():
 
 
 def test_places_of_the_trained_size_are_not_changed_by_stretching():
-    places = LearnedGrid(8, 4, before=1)
+    places = LearnedGridPositions(8, 4, before=1)
     assert places(4, 4) is places.table
     first, grid = places.table.split((1, 16))
     stretched = F.interpolate(grid.T.view(1, 8, 4, 4), (4, 4), mode="bicubic")[0].flatten(1).T
@@ -51,7 +51,7 @@ def test_places_of_the_trained_size_are_not_changed_by_stretching():
 
 
 def test_places_of_another_size_keep_the_class_token_and_the_mean_of_a_flat_grid():
-    places = LearnedGrid(3, 2, before=1)
+    places = LearnedGridPositions(3, 2, before=1)
     with torch.no_grad():
         places.table[1:] = torch.tensor([1.0, 2.0, 3.0])
     found = places(5, 7)
@@ -89,7 +89,7 @@ def test_patches_may_be_what_convolutions_found():
     model.embed.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     before = model(x)
     torch.testing.assert_close(seen[0], h.flatten(2).transpose(1, 2))
-    torch.testing.assert_close(fold_norms(model)(x), before, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(fold_batch_norms(model)(x), before, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("patch", "convs", "sizes"), [(4, [8], "1 or 2"), (6, [8, 8, 8], "1 or 2 or 4 or 8")])
@@ -113,7 +113,7 @@ def test_dropping_paths_changes_training_only_and_by_whole_examples():
     torch.manual_seed(1)
     block = model.blocks[-1]
     h = torch.randn(64, 10, 16)
-    change = block.around_mlp(h, lambda y: torch.ones_like(y)) - h
+    change = block.mlp_residual(h, lambda y: torch.ones_like(y)) - h
     kept = change.flatten(1)
     torch.testing.assert_close(kept, kept[:, :1].expand_as(kept))  # one decision an example
     assert {round(value, 4) for value in kept[:, 0].tolist()} == {0.0, 2.0}

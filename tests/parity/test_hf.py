@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.config import load as load_run
-from regard.data.tokenizer import Marks
+from regard.data.text.tokenizer import SpecialTokens
 from regard.decode import search
 from regard.interop.hf import export_model, export_run, import_model, import_run
 from regard.models import FAMILIES
@@ -129,29 +129,29 @@ def both(request, tmp_path_factory):
     return Both(kind, theirs, *import_model(folder), SMALL[kind][3])
 
 
-def sentences(count: int, longest: int, seed: int, vocab: int = 96, pad: int = 0) -> tuple[Tensor, Tensor]:
+def sentences(count: int, max_len: int, seed: int, vocab: int = 96, pad: int = 0) -> tuple[Tensor, Tensor]:
     """Random tokens of all lengths (B, S), padding after each, and where they are real."""
     generator = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(3, vocab, (count, longest), generator=generator)
-    real = torch.arange(longest) < torch.randint(1, longest + 1, (count, 1), generator=generator)
+    tokens = torch.randint(3, vocab, (count, max_len), generator=generator)
+    real = torch.arange(max_len) < torch.randint(1, max_len + 1, (count, 1), generator=generator)
     return tokens.masked_fill(~real, pad), real
 
 
-def logits(both: Both, count: int = 5, longest: int = 40) -> tuple[Tensor, Tensor]:
+def logits(both: Both, count: int = 5, max_len: int = 40) -> tuple[Tensor, Tensor]:
     """Theirs and ours, of a padded batch, wherever there are real tokens."""
     kind, theirs, ours, vocab = both.kind, both.theirs, both.ours, both.config.vocab - 1
-    source, real = sentences(count, longest, 0, vocab, both.pad)
+    source, real = sentences(count, max_len, 0, vocab, both.pad)
     assert not real.all()
     mask, theirs_mask = real[:, None, None], real.long()
     if both.family == "gpt":
         return theirs(source, attention_mask=theirs_mask).logits[real], ours(source)[real]
     if both.family == "bert":
-        kinds = (torch.arange(longest) > 10).long().expand(count, -1)
+        kinds = (torch.arange(max_len) > 10).long().expand(count, -1)
         wanted = theirs(source, attention_mask=theirs_mask, token_type_ids=kinds).logits
         if kind == "bert classes":
             return wanted, ours.classify(source, mask, kinds)
         return wanted[real], ours(source, mask, kinds)[real]
-    target, _ = sentences(count, longest - 10, 1, vocab)
+    target, _ = sentences(count, max_len - 10, 1, vocab)
     return theirs(source, attention_mask=theirs_mask, decoder_input_ids=target).logits, ours(source, target)
 
 
@@ -167,13 +167,13 @@ def test_logits_are_theirs_with_padding_too(both):
     torch.testing.assert_close(got, wanted, **CLOSE)
 
 
-def marks(pad: int) -> Marks:
-    return Marks(pad, pad, 1, 2, None, ())
+def special(pad: int) -> SpecialTokens:
+    return SpecialTokens(pad, pad, 1, 2, None, ())
 
 
 @torch.inference_mode()
 def test_what_is_exported_opens_there_with_the_same_logits(both, tmp_path):
-    export_model(both.family, both.config, both.ours, tmp_path, marks(both.pad))
+    export_model(both.family, both.config, both.ours, tmp_path, special(both.pad))
     again, info = type(both.theirs).from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"]
     spare = {"bert": "bert.pooler", "bert classes": "cls.predictions"}  # that class of theirs has no such head
@@ -185,7 +185,7 @@ def test_what_is_exported_opens_there_with_the_same_logits(both, tmp_path):
 @torch.inference_mode()
 @pytest.mark.parametrize("both", ["t5", "marian"], indirect=True)
 def test_a_model_is_exported_with_the_tokens_that_start_and_end_its_answers(both, tmp_path):
-    export_model(both.family, both.config, both.ours, tmp_path, Marks(both.pad, 7, 4, 2, None, ()))
+    export_model(both.family, both.config, both.ours, tmp_path, SpecialTokens(both.pad, 7, 4, 2, None, ()))
     said = type(both.theirs).from_pretrained(tmp_path).generation_config
     assert (said.decoder_start_token_id, said.eos_token_id, said.pad_token_id) == (7, 4, both.pad)
     with pytest.raises(ValueError, match=r"tokens that start and end an answer; give .* marks=tokenizer\.marks\)$"):
@@ -194,7 +194,7 @@ def test_a_model_is_exported_with_the_tokens_that_start_and_end_its_answers(both
 
 
 def test_there_and_back_is_the_same_to_the_bit(both, tmp_path):
-    export_model(both.family, both.config, both.ours, tmp_path, marks(both.pad))
+    export_model(both.family, both.config, both.ours, tmp_path, special(both.pad))
     family, config, again = import_model(tmp_path)
     assert (family, config) == (both.family, both.config)
     assert same(again, both.ours)
@@ -355,14 +355,14 @@ def test_at_real_sizes_too(kind, tmp_path):
     theirs = nudged(their_model(kind, REAL))
     theirs.save_pretrained(tmp_path / "theirs")
     found = Both(kind, theirs, *import_model(tmp_path / "theirs"), REAL[kind][3])
-    wanted, got = logits(found, count=3, longest=64)
+    wanted, got = logits(found, count=3, max_len=64)
     assert wanted.std() > 0.01
     torch.testing.assert_close(got, wanted, **CLOSE)
-    export_model(found.family, found.config, found.ours, tmp_path / "back", marks(found.pad))
+    export_model(found.family, found.config, found.ours, tmp_path / "back", special(found.pad))
     assert same(import_model(tmp_path / "back")[2], found.ours)
     del theirs
     again = type(found.theirs).from_pretrained(tmp_path / "back").eval()
-    torch.testing.assert_close(logits(found._replace(theirs=again), count=3, longest=64)[0], wanted, **CLOSE)
+    torch.testing.assert_close(logits(found._replace(theirs=again), count=3, max_len=64)[0], wanted, **CLOSE)
 
 
 # The one trained checkpoint that can be had without the hub
@@ -420,6 +420,6 @@ def test_minilm_as_a_run_embeds_sentences_as_it_does_there(minilm, tmp_path):
     mean = (theirs(**batch).last_hidden_state * real).sum(1) / real.sum(1)
     wanted = nn.functional.normalize(mean)
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-5)
-    assert load_run(str(tmp_path / "minilm" / "run.toml"), (), FAMILIES).data.longest == 254  # 256 with start and end
+    assert load_run(str(tmp_path / "minilm" / "run.toml"), (), FAMILIES).data.max_len == 254  # 256 with start and end
     alike = got @ got.T
     assert alike[0, 1] > 0.3 > 0.1 > alike[0, 2]  # trained weights, and meaning

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.interop.hf import export_model, import_model
-from regard.layers.attention import KeysUnbiased
-from regard.models import held
+from regard.layers.attention import QKVWithoutKeyBias
+from regard.models import state_tensors
 
 CLOSE = {"rtol": 0, "atol": 1e-4}
 
@@ -102,7 +102,7 @@ def pictures(config: Any, *sides: int, count: int = 3) -> Tensor:
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
-    one, other = held(a), held(b)
+    one, other = state_tensors(a), state_tensors(b)
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -136,7 +136,7 @@ def test_every_number_of_theirs_is_ours(both):
     """So that none is read twice, and another never."""
     theirs = sum(p.numel() for p in both.theirs.parameters())
     idle = sum(
-        len(part.bias) // 3 for part in both.ours.modules() if isinstance(part, KeysUnbiased)
+        len(part.bias) // 3 for part in both.ours.modules() if isinstance(part, QKVWithoutKeyBias)
     )  # they stay at zero
     assert sum(p.numel() for p in both.ours.parameters()) - idle == theirs
 
@@ -165,7 +165,7 @@ def test_vectors_of_a_vit_without_classes_are_theirs(tmp_path):
     theirs.save_pretrained(tmp_path)
     _, config, ours = import_model(tmp_path)  # a bare model: no prefix, no head
     x = pictures(config)
-    torch.testing.assert_close(ours.end(ours.encode(x)), theirs(x).last_hidden_state, **CLOSE)
+    torch.testing.assert_close(ours.final_norm(ours.encode(x)), theirs(x).last_hidden_state, **CLOSE)
 
 
 @torch.inference_mode()
@@ -179,7 +179,7 @@ def test_weights_of_two_bytes_are_read(kind, dtype, tmp_path):
     halved = {name: one.to(dtype) if one.is_floating_point() else one for name, one in load_file(file).items()}
     save_file(halved, file, {"format": "pt"})
     _, config, ours = import_model(tmp_path)
-    assert {one.dtype for one in held(ours).values()} == {torch.float32}
+    assert {one.dtype for one in state_tensors(ours).values()} == {torch.float32}
     for one in (*theirs.parameters(), *(one for name, one in theirs.named_buffers() if "running" in name)):
         one.copy_(one.to(dtype))
     x = pictures(config)

@@ -1,7 +1,7 @@
 """Our Transformer and search are Marian's, as Hugging Face runs it: same logits, same greedy and beam answers.
 
 MarianMTModel is norm-last, has no final norm, ties its embeddings, and adds `final_logits_bias`; so ours is built with
-`norm="last"`.  Two things are spelt differently and mapped here:
+`norm="post"`.  Two things are spelt differently and mapped here:
 - Positions: Marian puts all the sines first and then all the cosines, we interleave them as the paper does.  The two
   tables differ by a permutation of the width, proved below; Marian's table is copied into ours, because permuting the
   weights instead would have to permute every matrix.
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
-from regard.data.tokenizer import BOS, EOS, PAD
+from regard.data.text.tokenizer import BOS, EOS, PAD
 from regard.decode import search
 from regard.decode.search import Hypothesis
 from regard.layers.positions import sinusoid
@@ -31,11 +31,11 @@ SENTENCES, LIMIT, WIDTH = 200, 16, 5
 TIE = 1e-6  # two answers whose scores are this near may change places
 
 
-def sentences(count: int, longest: int, generator: torch.Generator) -> Tensor:
+def sentences(count: int, max_len: int, generator: torch.Generator) -> Tensor:
     """Random sentences of all lengths, each with its end, padded: (B, S)."""
-    tokens = torch.randint(4, VOCAB, (count, longest), generator=generator)
-    lengths = torch.randint(1, longest, (count,), generator=generator)
-    tokens = tokens.masked_fill(torch.arange(longest) >= lengths[:, None], PAD)
+    tokens = torch.randint(4, VOCAB, (count, max_len), generator=generator)
+    lengths = torch.randint(1, max_len, (count,), generator=generator)
+    tokens = tokens.masked_fill(torch.arange(max_len) >= lengths[:, None], PAD)
     return tokens.scatter(1, lengths[:, None], EOS)
 
 
@@ -108,7 +108,7 @@ def marian_logits(marian: nn.Module, source: Tensor, target: Tensor) -> Tensor:
 def ours_from(marian: nn.Module, tied: bool) -> Transformer:
     """Our Transformer with Marian's weights."""
     ours = Transformer(
-        TransformerConfig(VOCAB, DIM, DEPTH, HEADS, WIDEN, dropout=0.0, norm="last", longest=PLACES, tied=tied)
+        TransformerConfig(VOCAB, DIM, DEPTH, HEADS, WIDEN, dropout=0.0, norm="post", max_len=PLACES, tied=tied)
     )
     theirs = dict(marian.model.named_parameters())
     weights = dict.fromkeys(("embed_source.tokens.weight", "embed_target.tokens.weight"), theirs["shared.weight"])
@@ -125,10 +125,10 @@ def ours_from(marian: nn.Module, tied: bool) -> Transformer:
                         [theirs[f"{b}.{theirs_attn}.{x}_proj.{kind}"] for x in "qkv"]
                     )
                     weights[f"{a}.{mine}.out.{kind}"] = theirs[f"{b}.{theirs_attn}.out_proj.{kind}"]
-                    weights[f"{a}.around_{mine}.norm.{kind}"] = theirs[f"{b}.{theirs_attn}_layer_norm.{kind}"]
+                    weights[f"{a}.{mine}_residual.norm.{kind}"] = theirs[f"{b}.{theirs_attn}_layer_norm.{kind}"]
                 weights[f"{a}.mlp.up.{kind}"] = theirs[f"{b}.fc1.{kind}"]
                 weights[f"{a}.mlp.down.{kind}"] = theirs[f"{b}.fc2.{kind}"]
-                weights[f"{a}.around_mlp.norm.{kind}"] = theirs[f"{b}.final_layer_norm.{kind}"]
+                weights[f"{a}.mlp_residual.norm.{kind}"] = theirs[f"{b}.final_layer_norm.{kind}"]
     ours.load_state_dict(weights, strict=True)  # strict: no weight is forgotten
     ours.embed_source.positions.table = marian.model.encoder.embed_positions.weight.detach().clone()
     ours.embed_target.positions.table = marian.model.decoder.embed_positions.weight.detach().clone()
@@ -244,8 +244,8 @@ def test_marians_positions_are_ours_with_the_sines_first():
 def test_logits_equal_marians_on_padded_batches(tied):
     marian = trained_marian() if tied else biased_marian()
     ours, generator = ours_from(marian, tied), torch.Generator().manual_seed(2)
-    for count, longest in ((1, 2), (7, 9), (16, 40)):
-        source = sentences(count, longest, generator)
+    for count, max_len in ((1, 2), (7, 9), (16, 40)):
+        source = sentences(count, max_len, generator)
         target = stuttered(source, generator)[:, :-1]
         with torch.no_grad():
             mine, theirs = ours(source, target), marian_logits(marian, source, target)

@@ -18,7 +18,7 @@ SHAPES = {  # dim, depth, heads, widen, vocab, longest source, longest target, b
     "deep, long target": (48, 4, 6, 1, 70, 5, 33, 4),
     "wide, long source": (128, 3, 8, 4, 300, 40, 12, 5),
 }
-NORMS = ("first", "last")
+NORMS = ("pre", "post")
 
 
 class Pair(NamedTuple):
@@ -28,15 +28,15 @@ class Pair(NamedTuple):
     partners: list[tuple[nn.Parameter, nn.Parameter]]  # every weight of ours, and its copy
 
 
-def twins(norm: str, dim: int, depth: int, heads: int, widen: int, vocab: int) -> Pair:
+def twins(norm: str, dim: int, depth: int, heads: int, mlp_ratio: int, vocab: int) -> Pair:
     """Both models, with ours copied into torch's."""
-    ours = Transformer(TransformerConfig(vocab, dim, depth, heads, widen, dropout=0.0, norm=norm))
+    ours = Transformer(TransformerConfig(vocab, dim, depth, heads, mlp_ratio, dropout=0.0, norm=norm))
     for name, weight in ours.named_parameters():  # neither zero biases nor norms of one: all must matter
         if weight.ndim == 1:
             nn.init.normal_(weight, mean=1.0 if name.endswith("norm.weight") else 0.0, std=0.2)
-    how = {"d_model": dim, "nhead": heads, "dim_feedforward": widen * dim, "dropout": 0.0, "batch_first": True}
+    how = {"d_model": dim, "nhead": heads, "dim_feedforward": mlp_ratio * dim, "dropout": 0.0, "batch_first": True}
     first = (
-        norm == "first"
+        norm == "pre"
     )  # the paper's norm-last has no final norm, torch's constructor always adds one: ours to choose
     theirs = nn.Transformer(
         dim,
@@ -66,32 +66,32 @@ def twins(norm: str, dim: int, depth: int, heads: int, widen: int, vocab: int) -
 
     for a, b in zip(ours.encoder, theirs.encoder.layers, strict=True):
         add_attention(a.attn, b.self_attn)
-        add(a.around_attn.norm, b.norm1)
-        add(a.around_mlp.norm, b.norm2)
+        add(a.attn_residual.norm, b.norm1)
+        add(a.mlp_residual.norm, b.norm2)
     for a, b in zip(ours.decoder, theirs.decoder.layers, strict=True):
         add_attention(a.attn, b.self_attn)
         add_attention(a.cross, b.multihead_attn)
-        add(a.around_attn.norm, b.norm1)
-        add(a.around_cross.norm, b.norm2)
-        add(a.around_mlp.norm, b.norm3)
+        add(a.attn_residual.norm, b.norm1)
+        add(a.cross_residual.norm, b.norm2)
+        add(a.mlp_residual.norm, b.norm3)
     for a, b in zip([*ours.encoder, *ours.decoder], [*theirs.encoder.layers, *theirs.decoder.layers], strict=True):
         add(a.mlp.up, b.linear1)
         add(a.mlp.down, b.linear2)
     if first:
-        add(ours.encoder_end, theirs.encoder.norm)
-        add(ours.decoder_end, theirs.decoder.norm)
+        add(ours.encoder_norm, theirs.encoder.norm)
+        add(ours.decoder_norm, theirs.decoder.norm)
     with torch.no_grad():
         for mine, other in pairs:
             other.copy_(mine)
     return Pair(ours.eval(), theirs.eval(), table, pairs)
 
 
-def sentences(batch: int, longest: int, vocab: int) -> Tensor:
+def sentences(batch: int, max_len: int, vocab: int) -> Tensor:
     """A padded batch (B, T), no two sentences need be alike in length, one as long as may be."""
-    tokens = torch.randint(1, vocab, (batch, longest))
-    lengths = torch.randint(1, longest + 1, (batch,))
-    lengths[0] = longest
-    return tokens.masked_fill(torch.arange(longest) >= lengths[:, None], PAD)
+    tokens = torch.randint(1, vocab, (batch, max_len))
+    lengths = torch.randint(1, max_len + 1, (batch,))
+    lengths[0] = max_len
+    return tokens.masked_fill(torch.arange(max_len) >= lengths[:, None], PAD)
 
 
 def torch_logits(pair: Pair, source: Tensor, target: Tensor) -> Tensor:
@@ -111,12 +111,12 @@ def torch_logits(pair: Pair, source: Tensor, target: Tensor) -> Tensor:
 
 def case(shape: str, norm: str) -> tuple[Pair, Tensor, Tensor]:
     torch.manual_seed(7)
-    dim, depth, heads, widen, vocab, long_source, long_target, batch = SHAPES[shape]
-    pair = twins(norm, dim, depth, heads, widen, vocab)
+    dim, depth, heads, mlp_ratio, vocab, long_source, long_target, batch = SHAPES[shape]
+    pair = twins(norm, dim, depth, heads, mlp_ratio, vocab)
     return pair, sentences(batch, long_source, vocab), sentences(batch, long_target, vocab)
 
 
-def furthest(a: Tensor, b: Tensor) -> float:
+def max_distance(a: Tensor, b: Tensor) -> float:
     return (a - b).detach().abs().max().item()
 
 
@@ -136,7 +136,7 @@ def test_logits_equal_torchs_transformer(shape, norm):
     pair, source, target = case(shape, norm)
     real = target != PAD
     with torch.no_grad():  # torch takes its fused fast path here
-        difference = furthest(pair.ours(source, target)[real], torch_logits(pair, source, target)[real])
+        difference = max_distance(pair.ours(source, target)[real], torch_logits(pair, source, target)[real])
     assert difference < 1e-5
 
 
@@ -158,7 +158,7 @@ def test_logits_and_gradients_equal_torchs_to_twelve_digits_in_double_precision(
     pair.table.data = pair.table.data.double()
     real = target != PAD
     mine, other = pair.ours(source, target)[real], torch_logits(pair, source, target)[real]
-    assert furthest(mine, other) < 1e-12
+    assert max_distance(mine, other) < 1e-12
     mine.square().mean().backward()
     other.square().mean().backward()
     for a, b in pair.partners:
@@ -167,7 +167,7 @@ def test_logits_and_gradients_equal_torchs_to_twelve_digits_in_double_precision(
 
 def test_the_two_norm_places_are_different_models():
     """Else the parity above could hold because the flag does nothing."""
-    first, source, target = case("small", "first")
-    last, _, _ = case("small", "last")
+    first, source, target = case("small", "pre")
+    last, _, _ = case("small", "post")
     with torch.no_grad():
-        assert furthest(first.ours(source, target), last.ours(source, target)) > 0.1
+        assert max_distance(first.ours(source, target), last.ours(source, target)) > 0.1

@@ -15,7 +15,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.train import checkpoint
 from regard.train.optim import adam
 
-CONFIG = TransformerConfig(vocab=20, dim=8, depth=1, heads=2, widen=1)
+CONFIG = TransformerConfig(vocab=20, dim=8, depth=1, heads=2, mlp_ratio=1)
 
 
 def trained(seed: int) -> tuple[Transformer, torch.optim.Adam]:

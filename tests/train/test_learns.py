@@ -10,8 +10,8 @@ import time
 import pytest
 import torch
 
-from regard.data.batch import Batch
-from regard.data.windows import Masked, Windows
+from regard.data.text.batches import PairBatch
+from regard.data.text.windows import MaskedBatch, WindowBatch
 from regard.models.bert import BERT, BERTConfig
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.t5 import T5, T5Config
@@ -24,26 +24,26 @@ def heart(seed: int = 0) -> torch.Tensor:
     return torch.randint(5, 30, (8, 7), generator=torch.Generator().manual_seed(seed))
 
 
-def pairs() -> Batch:
+def pairs() -> PairBatch:
     """Rows to be said backwards."""
     start, end = torch.full((8, 1), 1), torch.full((8, 1), 2)
-    return Batch(torch.cat((heart(), end), 1), torch.cat((start, heart().flip(1), end), 1))
+    return PairBatch(torch.cat((heart(), end), 1), torch.cat((start, heart().flip(1), end), 1))
 
 
-def holes() -> Masked:
+def holes() -> MaskedBatch:
     """Two tokens of each row hidden behind number 4."""
     chosen = torch.zeros(8, 7, dtype=torch.bool)
     chosen[:, [2, 5]] = True
-    return Masked(heart().masked_fill(chosen, 4), chosen, heart())
+    return MaskedBatch(heart().masked_fill(chosen, 4), chosen, heart())
 
 
 SMALL = {"vocab": 30, "dim": 32, "depth": 1, "heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
-T5_SMALL = {**SMALL, "width": 16, "hidden": 64, "pad": 0}
+T5_SMALL = {**SMALL, "head_dim": 16, "mlp_dim": 64, "pad": 0}
 LEARNERS = {
-    "transformer, norm first": lambda: (Transformer(TransformerConfig(**SMALL, norm="first")), translate, pairs()),
-    "transformer, norm last": lambda: (Transformer(TransformerConfig(**SMALL, norm="last")), translate, pairs()),
-    "gpt": lambda: (GPT(GPTConfig(**SMALL, longest=8)), next_token, Windows(heart())),
-    "bert": lambda: (BERT(BERTConfig(**SMALL, longest=8)), guess, holes()),
+    "transformer, norm first": lambda: (Transformer(TransformerConfig(**SMALL, norm="pre")), translate, pairs()),
+    "transformer, norm last": lambda: (Transformer(TransformerConfig(**SMALL, norm="post")), translate, pairs()),
+    "gpt": lambda: (GPT(GPTConfig(**SMALL, max_len=8)), next_token, WindowBatch(heart())),
+    "bert": lambda: (BERT(BERTConfig(**SMALL, max_len=8)), guess, holes()),
     "t5": lambda: (T5(T5Config(**T5_SMALL)), translate, pairs()),
     "t5 v1.1": lambda: (T5(T5Config(**T5_SMALL, gated=True, tied=False)), translate, pairs()),
 }

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from regard.data import batch, store
-from regard.data.batch import all_batches, batches
-from regard.data.store import encode
-from regard.data.tokenizer import Marks
+from regard.data.text import batches as batch
+from regard.data.text import store
+from regard.data.text.batches import all_batches, batches
+from regard.data.text.store import encode
+from regard.data.text.tokenizer import SpecialTokens
 
 MEASURED = """
 import resource, subprocess, sys
@@ -65,7 +66,7 @@ def test_training_on_a_larger_corpus_takes_no_more_memory(tmp_path, count):
 class Numbers:
     """A tokenizer of numbers written out."""
 
-    vocab, digest, marks = 5000, "numbers", Marks(0, 1, 2, 3, None, ())
+    vocab, digest, special = 5000, "numbers", SpecialTokens(0, 1, 2, 3, None, ())
 
     def encode(self, lines):
         return [[int(word) for word in line.split()] for line in lines]
@@ -76,9 +77,9 @@ def traced(count: int) -> int:
     tracemalloc.start()
     try:
         found = encode(lambda: (("10 11 12", "13 14") for _ in range(count)), "numbers", count, Numbers(), 256)
-        for _ in islice(batches(found, Numbers.marks, 64, 1), 100):
+        for _ in islice(batches(found, Numbers.special, 64, 1), 100):
             pass
-        for _ in all_batches(found, Numbers.marks, 640):
+        for _ in all_batches(found, Numbers.special, 640):
             pass
         return tracemalloc.get_traced_memory()[1]
     finally:

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.data.batch import Batch
-from regard.data.tokenizer import BOS, EOS, PAD
+from regard.data.text.batches import PairBatch
+from regard.data.text.tokenizer import BOS, EOS, PAD
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.train import objectives
 from regard.train.objectives import ROWS, linear_cross_entropy, translate
@@ -27,8 +27,8 @@ def problem(rows: int, *, bias: bool, dtype: torch.dtype, dim: int = 16, vocab: 
     return [*leaves[:2], leaves[2] if bias else None], torch.randint(0, vocab, (rows,))
 
 
-def reference(leaves: list[Any], labels: Tensor, smoothing: float) -> Tensor:
-    return F.cross_entropy(F.linear(*leaves), labels, label_smoothing=smoothing, reduction="sum")
+def reference(leaves: list[Any], labels: Tensor, label_smoothing: float) -> Tensor:
+    return F.cross_entropy(F.linear(*leaves), labels, label_smoothing=label_smoothing, reduction="sum")
 
 
 def gradients(loss: Tensor, leaves: list[Any]) -> tuple[Tensor, ...]:
@@ -36,25 +36,25 @@ def gradients(loss: Tensor, leaves: list[Any]) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("rows", [1, 7, ROWS, ROWS + 1, 2 * ROWS + 37])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bias", [True, False])
-def test_value_and_gradients_equal_torchs_cross_entropy(rows, smoothing, bias):
+def test_value_and_gradients_equal_torchs_cross_entropy(rows, label_smoothing, bias):
     for dtype, rtol in ((torch.float64, 1e-11), (torch.float32, 1e-4)):
         leaves, labels = problem(rows, bias=bias, dtype=dtype)
-        loss, nll = linear_cross_entropy(*leaves, labels, smoothing)
-        wanted = reference(leaves, labels, smoothing)
+        loss, nll = linear_cross_entropy(*leaves, labels, label_smoothing)
+        wanted = reference(leaves, labels, label_smoothing)
         torch.testing.assert_close(loss, wanted, rtol=rtol, atol=0)
         torch.testing.assert_close(nll, reference(leaves, labels, 0.0), rtol=rtol, atol=0)
         torch.testing.assert_close(gradients(loss, leaves), gradients(wanted, leaves), rtol=rtol, atol=rtol)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bias", [True, False])
-def test_gradients_equal_finite_differences(smoothing, bias, monkeypatch):
+def test_gradients_equal_finite_differences(label_smoothing, bias, monkeypatch):
     monkeypatch.setattr(objectives, "ROWS", 4)  # eleven rows in blocks of four, four and three
     leaves, labels = problem(11, bias=bias, dtype=torch.float64, dim=3, vocab=5)
     assert torch.autograd.gradcheck(
-        lambda *inputs: linear_cross_entropy(*inputs, *leaves[len(inputs) :], labels, smoothing)[0],
+        lambda *inputs: linear_cross_entropy(*inputs, *leaves[len(inputs) :], labels, label_smoothing)[0],
         tuple(leaf for leaf in leaves if leaf is not None),
     )
 
@@ -98,7 +98,7 @@ def test_a_frozen_part_gets_no_gradient_and_the_others_keep_theirs(frozen):
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_the_values_are_the_same_when_nothing_learns(mode):
     leaves, labels = problem(ROWS + 3, bias=True, dtype=torch.float64)
-    wanted = [reference(leaves, labels, smoothing).item() for smoothing in (0.1, 0.0)]
+    wanted = [reference(leaves, labels, label_smoothing).item() for label_smoothing in (0.1, 0.0)]
     with mode():
         loss, nll = linear_cross_entropy(*leaves, labels, 0.1)
     assert not loss.requires_grad
@@ -147,7 +147,7 @@ def weight_gradients(loss: Tensor, of: Transformer) -> list[Tensor]:
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_objective_equals_cross_entropy_on_all_the_logits(tied):
     net, (sources, targets) = model(tied), pairs()
-    batch = Batch(padded(sources), padded(targets))
+    batch = PairBatch(padded(sources), padded(targets))
     loss, nll = translate(net, batch, 0.1)
     logits, labels = net(batch.source, batch.target[:, :-1]).flatten(0, 1), batch.target[:, 1:].flatten()
     keep = labels != PAD
@@ -160,7 +160,7 @@ def test_the_objective_equals_cross_entropy_on_all_the_logits(tied):
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_parallel_loss_equals_the_loss_of_one_step_at_a_time(tied):
     net, (sources, targets) = model(tied), pairs()
-    _, nll = translate(net, Batch(padded(sources), padded(targets)), 0.1)
+    _, nll = translate(net, PairBatch(padded(sources), padded(targets)), 0.1)
     total = 0.0
     for source, target in zip(sources, targets, strict=True):  # alone, so without padding
         state = net.start(torch.tensor([source]))
@@ -172,14 +172,14 @@ def test_the_parallel_loss_equals_the_loss_of_one_step_at_a_time(tied):
 
 def test_padding_changes_neither_loss_nor_gradients():
     net, (sources, targets) = model(tied=True), pairs()
-    tight = translate(net, Batch(padded(sources), padded(targets)), 0.1)
-    loose = translate(net, Batch(padded(sources, extra=4), padded(targets, extra=7)), 0.1)
+    tight = translate(net, PairBatch(padded(sources), padded(targets)), 0.1)
+    loose = translate(net, PairBatch(padded(sources, extra=4), padded(targets, extra=7)), 0.1)
     torch.testing.assert_close(tight, loose, rtol=1e-11, atol=0)
     torch.testing.assert_close(weight_gradients(tight[0], net), weight_gradients(loose[0], net), rtol=1e-9, atol=1e-10)
 
 
 def test_a_batch_costs_the_sum_of_its_sentences():
     net, (sources, targets) = model(tied=True), pairs()
-    whole = translate(net, Batch(padded(sources), padded(targets)), 0.1)
-    each = [translate(net, Batch(padded([s]), padded([t])), 0.1) for s, t in zip(sources, targets, strict=True)]
+    whole = translate(net, PairBatch(padded(sources), padded(targets)), 0.1)
+    each = [translate(net, PairBatch(padded([s]), padded([t])), 0.1) for s, t in zip(sources, targets, strict=True)]
     torch.testing.assert_close(whole, tuple(sum(parts) for parts in zip(*each, strict=True)), rtol=1e-11, atol=0)

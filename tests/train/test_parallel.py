@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from regard.train.parallel import Team, joined
+from regard.train.parallel import World, joined
 
-COPY = ("train", "copy", "model.dim=16", "model.heads=2", "data.pairs=300", "train.tokens=256", "train.eval_every=1000",
+COPY = ("train", "copy", "model.dim=16", "model.heads=2", "data.pairs=300", "train.batch_tokens=256", "train.eval_every=1000",
         "train.save_every=1000", "train.log_every=1", "train.warmup=4", "train.average=1")  # fmt: skip
 EVEN, DROPS = "model.dropout=0.0", "model.dropout=0.3"
 ALONE = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "TERM": "dumb"}
@@ -147,7 +147,7 @@ def trained(tmp_path_factory) -> Trained:
 
 
 @pytest.fixture
-def alone(regard, tmp_path):
+def lock_folder(regard, tmp_path):
     """Train in this process, with one core as each of torchrun's has, and return the folder."""
     before, made = torch.get_num_threads(), 0
 
@@ -183,14 +183,14 @@ def near(one: Path, other: Path) -> bool:
 # --- what they learn ------------------------------------------------------------------------------------------------
 
 
-def test_two_processes_learn_what_one_does_that_accumulates_two_batches(trained, alone):
+def test_two_processes_learn_what_one_does_that_accumulates_two_batches(trained, lock_folder):
     assert trained.ended("even") == [[0, 0]]
-    both = alone(EVEN, "train.steps=6", "train.accumulate=2")
+    both = lock_folder(EVEN, "train.steps=6", "train.accumulate=2")
     assert near(trained.home / "even", both)
     names = ("step", "loss", "norm", "lr", "epoch")
     for got, wanted in zip(log(trained.home / "even", *names), log(both, *names), strict=True):
         assert got == pytest.approx(wanted, abs=1e-5)
-    assert not near(trained.home / "even", alone(EVEN, "train.steps=6"))  # one batch a step is another training
+    assert not near(trained.home / "even", lock_folder(EVEN, "train.steps=6"))  # one batch a step is another training
 
 
 def test_the_first_alone_speaks_and_writes(trained):
@@ -225,7 +225,7 @@ def test_if_one_is_asked_to_stop_both_do_after_the_same_step_and_go_on_to_the_sa
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)], ids=["SIGINT", "SIGTERM"]
 )
-def test_a_torchrun_asked_to_stop_leaves_a_checkpoint_to_go_on_from(alone, tmp_path, number):
+def test_a_torchrun_asked_to_stop_leaves_a_checkpoint_to_go_on_from(lock_folder, tmp_path, number):
     run = tmp_path / "run"
     with torchrun("-m", "regard", *COPY, EVEN, "train.steps=100000", "--out", run) as process:
         patience = time.monotonic() + 60
@@ -239,7 +239,7 @@ def test_a_torchrun_asked_to_stop_leaves_a_checkpoint_to_go_on_from(alone, tmp_p
     assert f"regard: stopped at step {step:,}, saved in {run}; go on with --resume" in errors
     assert [said for said, _ in log(run, "step", "loss")] == list(range(1, step + 1))
     more = (EVEN, "train.accumulate=2", f"train.steps={step + 2}")
-    assert near(alone(*more, "--resume", out=run), alone(*more))
+    assert near(lock_folder(*more, "--resume", out=run), lock_folder(*more))
 
 
 def test_a_second_training_in_the_same_folder_is_refused_in_one_line_by_all(trained):
@@ -270,12 +270,12 @@ def test_without_torchrun_there_is_a_team_of_one_that_adds_and_seeds_nothing(mon
     model = nn.Linear(2, 2)
     model(torch.ones(2)).sum().backward()
     before, grad = torch.get_rng_state(), model.weight.grad.clone()
-    with joined(torch.device("cpu")) as team:
-        assert (team.rank, team.size, team.writes) == (0, 1, True)
-        team.wait()
-        team.seed(1, 1)
-        assert team.add_up(model, 2.5, True) == [2.5, True]
-        assert team.first(2.5) == 2.5
+    with joined(torch.device("cpu")) as world:
+        assert (world.rank, world.size, world.writes) == (0, 1, True)
+        world.wait()
+        world.seed(1, 1)
+        assert world.add_up(model, 2.5, True) == [2.5, True]
+        assert world.first(2.5) == 2.5
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(model.weight.grad, grad)
 
@@ -289,7 +289,7 @@ def test_several_processes_on_one_device_are_refused_before_they_meet(monkeypatc
 
 def test_each_process_draws_other_masks_at_each_step_and_the_same_ones_again():
     def drawn(rank: int, size: int, seed: int, step: int) -> float:
-        Team(rank, size).seed(seed, step)
+        World(rank, size).seed(seed, step)
         return torch.rand(1, dtype=torch.float64).item()
 
     with torch.random.fork_rng():

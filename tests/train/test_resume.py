@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.toys import toy_pairs
+from regard.data.text.toys import toy_pairs
 
 STEPS, SAVE_EVERY = 40, 5
 RECIPE = f"""
@@ -142,13 +142,13 @@ def kill_at_random(bench: Bench, number: int) -> list[int]:
     rng = random.Random(number)
     changes = (f"train.accumulate={1 + number % 2}",)
     run, saved = bench.new(), []
-    longest = bench.whole(*changes)["seconds"]
+    max_len = bench.whole(*changes)["seconds"]
     for _ in range(rng.randint(1, 3)):
-        ended = bench.train(run, *changes, after=rng.uniform(0, longest))
+        ended = bench.train(run, *changes, after=rng.uniform(0, max_len))
         if ended["status"] == 0 and not saved:  # faster than thought: it must be killed at least once
             shutil.rmtree(run)
-            longest /= 2
-            ended = bench.train(run, *changes, after=rng.uniform(0, longest))
+            max_len /= 2
+            ended = bench.train(run, *changes, after=rng.uniform(0, max_len))
         if ended["status"] == 0:
             break
         assert ended["status"] == -signal.SIGKILL, ended["said"]

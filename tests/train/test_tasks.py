@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 
 import regard
 from regard.config import from_tables, load
-from regard.data.batch import Labelled, Place
 from regard.data.sources import SOURCES
-from regard.data.windows import Masked, Windows
+from regard.data.text.batches import DataPosition, LabeledBatch
+from regard.data.text.windows import MaskedBatch, WindowBatch
 from regard.models import FAMILIES
 from regard.models.bert import BERT, BERTConfig
 from regard.models.gpt import GPT, GPTConfig
@@ -67,9 +67,9 @@ def write(folder):
         (folder / f"{split}.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in rows))
 
 
-GPT_SHAPE = {"family": "gpt", "dim": 16, "depth": 1, "heads": 2, "longest": 20, "dropout": 0.1}
-BERT_SHAPE = {"family": "bert", "dim": 16, "depth": 1, "heads": 2, "longest": 24}
-T5_SHAPE = {"family": "t5", "dim": 16, "depth": 1, "heads": 2, "width": 8, "hidden": 32}
+GPT_SHAPE = {"family": "gpt", "dim": 16, "depth": 1, "heads": 2, "max_len": 20, "dropout": 0.1}
+BERT_SHAPE = {"family": "bert", "dim": 16, "depth": 1, "heads": 2, "max_len": 24}
+T5_SHAPE = {"family": "t5", "dim": 16, "depth": 1, "heads": 2, "head_dim": 8, "mlp_dim": 32}
 SHAPES = {
     "next": (GPT_SHAPE, "characters", "txt"),
     "masked": (BERT_SHAPE, "wordpiece", "txt"),
@@ -86,10 +86,10 @@ def a_run(task, folder, steps=6, **more):
         "task": task,
         "model": model,
         "data": {"train": f"{folder}/train.{kind}", "valid": f"{folder}/valid.{kind}", "tokenizer": tokenizer,
-                 "vocab": 120, "longest": 20},
-        "train": {"steps": steps, "tokens": 200, "lr": 0.01, "warmup": 3, "eval_every": 3, "save_every": 3, "average": 1,
-                  "device": "cpu", "schedule": "cosine", "decay": 0.01},
-        "decode": {"beam": 1},
+                 "vocab": 120, "max_len": 20},
+        "train": {"steps": steps, "batch_tokens": 200, "lr": 0.01, "warmup": 3, "eval_every": 3, "save_every": 3, "average": 1,
+                  "device": "cpu", "schedule": "cosine", "weight_decay": 0.01},
+        "decode": {"beam_size": 1},
         **more,
     }  # fmt: skip
     return from_tables(task, tables, FAMILIES)
@@ -156,11 +156,11 @@ def test_classes_are_learnt(tmp_path):
 def test_fine_tuning_begins_with_the_weights_and_the_tokenizer_of_another_run(tmp_path):
     write(tmp_path)
     loop.fit(a_run("masked", tmp_path), tmp_path / "first")
-    begun = a_run("class", tmp_path, steps=1, init=str(tmp_path / "first"),
+    inherit_from_init = a_run("class", tmp_path, steps=1, init=str(tmp_path / "first"),
                   train={"steps": 1, "lr": 0.0, "device": "cpu", "average": 1})  # fmt: skip
-    loop.fit(begun, tmp_path / "second")
+    loop.fit(inherit_from_init, tmp_path / "second")
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
-    assert {name for name in after if name not in before} == {"classes.weight", "classes.bias"}
+    assert {name for name in after if name not in before} == {"classifier.weight", "classifier.bias"}
     assert all(torch.equal(after[name], weight) for name, weight in before.items())
     assert (tmp_path / "second/tokenizer.json").read_bytes() == (tmp_path / "first/tokenizer.json").read_bytes()
     config = json.loads((tmp_path / "second/config.json").read_text())
@@ -180,15 +180,15 @@ def test_a_run_cannot_begin_from_another_family_or_from_nothing(tmp_path):
 
 def test_a_window_longer_than_the_model_is_refused(tmp_path):
     write(tmp_path)
-    with pytest.raises(ValueError, match=r"data\.longest=30 .*set data\.longest=20 or model\.longest=30"):
-        loop.fit(a_run("next", tmp_path, data={**vars(a_run("next", tmp_path).data), "longest": 30}), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"data\.max_len=30 .*set data\.max_len=20 or model\.max_len=30"):
+        loop.fit(a_run("next", tmp_path, data={**vars(a_run("next", tmp_path).data), "max_len": 30}), tmp_path / "run")
 
 
 def test_places_no_window_reaches_are_refused(tmp_path):
     write(tmp_path)
-    short = {**vars(a_run("next", tmp_path).data), "longest": 10}
+    short = {**vars(a_run("next", tmp_path).data), "max_len": 10}
     with pytest.raises(
-        ValueError, match=r"data\.longest=10 .*places 11 to 20 .*set model\.longest=10 too, or data\.longest=20"
+        ValueError, match=r"data\.max_len=10 .*places 11 to 20 .*set model\.max_len=10 too, or data\.max_len=20"
     ):
         loop.fit(a_run("next", tmp_path, data=short), tmp_path / "run")
 
@@ -225,7 +225,7 @@ def test_a_head_without_training_is_not_scored(tmp_path):
     write(tmp_path)
     loop.fit(a_run("masked", tmp_path), tmp_path / "run")
     file = tmp_path / "run/run.toml"
-    file.write_text(file.read_text().replace('untrained = ""', 'untrained = "hidden,pool"'))
+    file.write_text(file.read_text().replace('untrained = ""', 'untrained = "lm_head,pooler"'))
     with pytest.raises(ValueError, match="not trained to guess hidden words"):
         score_split(regard.load(tmp_path / "run"), "valid")
 
@@ -306,8 +306,8 @@ def test_what_a_beginning_decides_cannot_be_changed(tmp_path):
 
 def test_a_sample_longer_than_the_model_is_cut(tmp_path):
     write(tmp_path)
-    run = a_run("masked", tmp_path, model={**BERT_SHAPE, "longest": 5},
-                data={**vars(a_run("masked", tmp_path).data), "longest": 5})  # fmt: skip
+    run = a_run("masked", tmp_path, model={**BERT_SHAPE, "max_len": 5},
+                data={**vars(a_run("masked", tmp_path).data), "max_len": 5})  # fmt: skip
     assert loop.fit(run, tmp_path / "run").steps == 6
 
 
@@ -362,7 +362,7 @@ def write_sets(folder, monkeypatch):
 def test_a_mixture_is_scored_set_by_set_and_a_file_as_it_is(tmp_path, monkeypatch):
     write_sets(tmp_path, monkeypatch)
     tables = {"model": T5_SHAPE, "data": {"source": "sst2,agnews-small", "prefixed": True, "vocab": 100},
-              "train": {"steps": 1, "device": "cpu"}, "decode": {"beam": 1}}  # fmt: skip
+              "train": {"steps": 1, "device": "cpu"}, "decode": {"beam_size": 1}}  # fmt: skip
     done = loop.fit(from_tables("mix", tables, FAMILIES), tmp_path / "run")
     assert [s.name for s in done.scores] == ["sst2: accuracy", "agnews-small: accuracy"]
     opened = regard.load(tmp_path / "run")
@@ -387,15 +387,15 @@ def text(*shape):
 
 def test_the_loss_of_the_next_token_is_that_of_all_logits_and_of_each_window_alone():
     torch.manual_seed(0)
-    model = GPT(GPTConfig(vocab=40, dim=16, depth=2, heads=2, longest=16, dropout=0.0)).double()
+    model = GPT(GPTConfig(vocab=40, dim=16, depth=2, heads=2, max_len=16, dropout=0.0)).double()
     model.eval()
     windows = text(5, 9)
-    loss, nll = next_token(model, Windows(windows), 0.1)
+    loss, nll = next_token(model, WindowBatch(windows), 0.1)
     logits, wanted = model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()
     torch.testing.assert_close(loss, F.cross_entropy(logits, wanted, reduction="sum", label_smoothing=0.1))
     torch.testing.assert_close(nll, F.cross_entropy(logits, wanted, reduction="sum"))
-    alone = sum(next_token(model, Windows(row[None]), 0.1)[0] for row in windows)
-    torch.testing.assert_close(loss, alone)
+    lock_folder = sum(next_token(model, WindowBatch(row[None]), 0.1)[0] for row in windows)
+    torch.testing.assert_close(loss, lock_folder)
     # Packed as one batch, or each window padded behind its end: what follows a token does not change its loss.
     padded = F.cross_entropy(
         model(F.pad(windows[:, :-1], (0, 4), value=1))[:, :8].flatten(0, 1), wanted, reduction="sum"
@@ -405,10 +405,10 @@ def test_the_loss_of_the_next_token_is_that_of_all_logits_and_of_each_window_alo
 
 def test_the_loss_of_hidden_tokens_is_that_of_the_logits_where_they_stood():
     torch.manual_seed(0)
-    model = BERT(BERTConfig(vocab=40, dim=16, depth=2, heads=2, longest=16)).double().eval()
+    model = BERT(BERTConfig(vocab=40, dim=16, depth=2, heads=2, max_len=16)).double().eval()
     shown, truth = text(4, 9), text(4, 9).flip(0)
     chosen = torch.rand(4, 9, generator=torch.Generator().manual_seed(1)) < 0.4
-    loss, nll = guess(model, Masked(shown, chosen, truth), 0.1)
+    loss, nll = guess(model, MaskedBatch(shown, chosen, truth), 0.1)
     logits = model(shown)
     labels = truth.masked_fill(~chosen, -100).flatten()
     torch.testing.assert_close(nll, F.cross_entropy(logits.flatten(0, 1), labels, reduction="sum"))
@@ -419,11 +419,11 @@ def test_the_loss_of_hidden_tokens_is_that_of_the_logits_where_they_stood():
 
 def test_the_loss_of_classes_is_that_of_each_text_alone():
     torch.manual_seed(0)
-    model = BERT(BERTConfig(vocab=40, dim=16, depth=2, heads=2, longest=16, classes=3)).double().eval()
+    model = BERT(BERTConfig(vocab=40, dim=16, depth=2, heads=2, max_len=16, classes=3)).double().eval()
     rows, labels = text(3, 9), torch.tensor([0, 2, 1])
     mask = torch.ones(3, 1, 1, 9, dtype=torch.bool)
     mask[1, ..., 5:] = False
-    loss, nll = classify(model, Labelled(rows, mask, labels), 0.1)
+    loss, nll = classify(model, LabeledBatch(rows, mask, labels), 0.1)
     logits = torch.cat([model.classify(rows[:1]), model.classify(rows[1:2, :5]), model.classify(rows[2:])])
     torch.testing.assert_close(nll, F.cross_entropy(logits, labels, reduction="sum"))
     torch.testing.assert_close(loss, F.cross_entropy(logits, labels, reduction="sum", label_smoothing=0.1))
@@ -457,12 +457,12 @@ def test_weights_decay_and_biases_do_not():
 def test_places_of_all_tasks_are_found_again(tmp_path):
     """The batch after a place is the one that came after it."""
     write(tmp_path)
-    from regard.data.corpus import prepare
+    from regard.data.text.dataset import prepare
 
     for task in SHAPES:
         run = a_run(task, tmp_path)
         corpus = prepare(run.data, task, tmp_path / f"{task}.json", lambda text: None, lambda what, n: None)
-        stream = TASKS[task].batches(run, corpus, Place())
+        stream = TASKS[task].batches(run, corpus, DataPosition())
         for _ in range(25):
             _, place = next(stream)
             wanted, _ = next(stream)

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.layers.tap import watch
-from regard.models import FAMILIES, sized
+from regard.models import FAMILIES, preset
 from regard.models.swin import SwinConfig
 from regard.models.transformer import SIZES, Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
-from regard.view.cost import changed, cost, picture_cost
+from regard.view.cost import changed, cost, image_cost
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 TINY = {
@@ -21,9 +21,9 @@ TINY = {
     "vit": {"image": 12, "patch": 4, "dim": 12, "depth": 2, "heads": 3},
     "swin": {"image": 18, "patch": 2, "dim": 8, "depths": [2, 2], "heads": [2, 4], "window": 4},
     "mvit": {"image": 16, "patch": 2, "dim": 8, "depths": [1, 2], "stride": 2, "kernel": 3},
-    "resnet": {"image": 16, "stem": "small", "dim": 8, "dims": [8, 16], "depths": [1, 1], "block": "basic",
+    "resnet": {"image": 16, "stem": "cifar", "dim": 8, "dims": [8, 16], "depths": [1, 1], "block": "basic",
                "attention": [1, 2], "heads": 2},
-    "lrnet": {"image": 16, "stem": "small", "dim": 8, "dims": [16, 16], "widths": [12, 16], "depths": [1, 1], "kernel": 3},
+    "lrnet": {"image": 16, "stem": "cifar", "dim": 8, "dims": [16, 16], "widths": [12, 16], "depths": [1, 1], "kernel": 3},
 }  # fmt: skip
 
 law = settings(max_examples=8)
@@ -31,13 +31,13 @@ law = settings(max_examples=8)
 
 def encoder_flops(c: TransformerConfig, s: int) -> int:
     """Four projections and an mlp for each token; scores and mixing for each pair."""
-    return c.depth * (2 * s * (4 + 2 * c.widen) * c.dim**2 + 4 * s * s * c.dim)
+    return c.depth * (2 * s * (4 + 2 * c.mlp_ratio) * c.dim**2 + 4 * s * s * c.dim)
 
 
 def decoder_flops(c: TransformerConfig, s: int, t: int) -> int:
     """As the encoder, and a look across whose keys and values are made of the source."""
     across = 2 * (2 * t + 2 * s) * c.dim**2 + 4 * t * s * c.dim
-    return c.depth * (2 * t * (4 + 2 * c.widen) * c.dim**2 + 4 * t * t * c.dim + across)
+    return c.depth * (2 * t * (4 + 2 * c.mlp_ratio) * c.dim**2 + 4 * t * t * c.dim + across)
 
 
 def by_name(c: TransformerConfig, s: int, t: int):
@@ -52,11 +52,11 @@ def test_the_base_models_encoder_costs_what_the_lecture_says():
 @law
 @given(
     s=st.integers(1, 40), t=st.integers(1, 40), heads=st.integers(1, 3), depth=st.integers(1, 3),
-    widen=st.integers(1, 4), tied=st.booleans(), norm=st.sampled_from(["first", "last"]),
+    mlp_ratio=st.integers(1, 4), tied=st.booleans(), norm=st.sampled_from(["first", "last"]),
 )  # fmt: skip
-def test_flops_bytes_and_parameters_follow_their_formulas(s, t, heads, depth, widen, tied, norm):
+def test_flops_bytes_and_parameters_follow_their_formulas(s, t, heads, depth, mlp_ratio, tied, norm):
     c = TransformerConfig(
-        vocab=50, dim=8 * heads, depth=depth, heads=heads, widen=widen, tied=tied, norm=norm
+        vocab=50, dim=8 * heads, depth=depth, heads=heads, mlp_ratio=mlp_ratio, tied=tied, norm=norm
     )  # fmt: skip
     parts = by_name(c, s, t)
     assert parts["embeddings"].flops == 0
@@ -86,7 +86,7 @@ def test_the_base_models_parameters_are_counted_part_by_part(tied, wanted):
 
 
 def test_learned_positions_count_as_embeddings():
-    c = TransformerConfig(vocab=50, dim=8, depth=2, heads=2, positions="learned", longest=40)
+    c = TransformerConfig(vocab=50, dim=8, depth=2, heads=2, positions="learned", max_len=40)
     parts = by_name(c, 9, 7)
     assert parts["embeddings"].parameters == 50 * 8 + 2 * 40 * 8
     assert parts["encoder"].flops == encoder_flops(c, 9)
@@ -104,8 +104,8 @@ def test_counting_draws_no_random_numbers():
 
 
 def counted(name: str, **values):
-    family, config = sized(name)
-    return picture_cost(family, changed(name, family, config, values))
+    family, config = preset(name)
+    return image_cost(family, changed(name, family, config, values))
 
 
 @pytest.mark.parametrize(("image", "patches"), [(48, 9), (224, 196), (256, 256)])
@@ -125,7 +125,7 @@ def test_a_transformer_on_patches_holds_the_scores_the_lecture_says(image, entri
 
 
 def test_a_transformer_on_pixels_would_hold_768_gib_of_scores():
-    found = counted("pixel-large", image=128)
+    found = counted("image-gpt-large", image=128)
     assert (found.tokens, found.entries, found.entry_bytes) == (128**2, 128**4, GIB)
     assert found.whole.score_bytes == 768 * GIB
 
@@ -133,15 +133,15 @@ def test_a_transformer_on_pixels_would_hold_768_gib_of_scores():
 @law
 @given(
     side=st.integers(1, 4), patch=st.integers(1, 4), heads=st.integers(1, 3), depth=st.integers(1, 3),
-    widen=st.integers(1, 4), pool=st.sampled_from(["token", "mean"]), channels=st.integers(1, 3),
+    mlp_ratio=st.integers(1, 4), pool=st.sampled_from(["token", "mean"]), channels=st.integers(1, 3),
 )  # fmt: skip
-def test_a_vits_flops_follow_the_formula(side, patch, heads, depth, widen, pool, channels):
-    c = ViTConfig(image=side * patch, patch=patch, channels=channels, dim=4 * heads, heads=heads, depth=depth, widen=widen,
+def test_a_vits_flops_follow_the_formula(side, patch, heads, depth, mlp_ratio, pool, channels):
+    c = ViTConfig(image=side * patch, patch=patch, channels=channels, dim=4 * heads, heads=heads, depth=depth, mlp_ratio=mlp_ratio,
                   classes=5, pool=pool)  # fmt: skip
-    found, p, t = picture_cost("vit", c), side**2, side**2 + (pool == "token")
+    found, p, t = image_cost("vit", c), side**2, side**2 + (pool == "token")
     parts = {part.name: part for part in found.parts}
     assert parts["embed"].flops == 2 * p * patch**2 * channels * c.dim
-    assert parts["blocks"].flops == depth * (2 * t * (4 + 2 * widen) * c.dim**2 + 4 * t * t * c.dim)
+    assert parts["blocks"].flops == depth * (2 * t * (4 + 2 * mlp_ratio) * c.dim**2 + 4 * t * t * c.dim)
     assert parts["classes"].flops == 2 * c.dim * 5
     assert parts["all"].flops == sum(parts[name].flops for name in ("embed", "blocks", "classes"))
     assert (found.image, found.tokens, found.entries) == (side * patch, t, t * t)
@@ -156,7 +156,7 @@ def test_a_vits_flops_follow_the_formula(side, patch, heads, depth, widen, pool,
 )  # fmt: skip
 def test_scores_in_windows_grow_with_the_picture_not_with_its_square(side, window, heads, version):
     c = SwinConfig(image=2 * side, patch=2, dim=4 * heads, depths=[2], heads=[heads], window=window, version=version)
-    found = picture_cost("swin", c)
+    found = image_cost("swin", c)
     assert (found.tokens, found.entries) == (side**2, window**2 * side**2)
     assert found.whole.score_bytes == 4 * 2 * heads * window**2 * side**2
 
@@ -192,7 +192,7 @@ def test_a_resnet_without_attention_has_no_scores(regard):
 def test_scores_are_as_many_as_a_real_model_hands_out(family):
     shape, family = TINY[family], family.replace("hybrid", "vit")
     config = FAMILIES[family].config(**shape)
-    found, model = picture_cost(family, config), FAMILIES[family].build(config).eval()
+    found, model = image_cost(family, config), FAMILIES[family].build(config).eval()
     with watch(model) as seen, torch.inference_mode():
         model(torch.zeros(2, config.channels, config.image, config.image))
     held = [weights.numel() // 2 for calls in seen.values() for weights in calls]
@@ -204,9 +204,11 @@ def test_scores_are_as_many_as_a_real_model_hands_out(family):
 
 
 def test_cost_prints_one_table_for_all_models_of_pictures(regard):
-    said = regard("cost", "vit-large", "pixel-large", "depth=48", "heads=16", "--image", 128)
+    said = regard("cost", "vit-large", "image-gpt-large", "depth=48", "heads=16", "--image", 128)
     assert said.code == 0, said.err
-    [vit], [pixel] = ([line for line in said.out.splitlines() if name in line] for name in ("vit-large", "pixel-large"))
+    [vit], [pixel] = (
+        [line for line in said.out.splitlines() if name in line] for name in ("vit-large", "image-gpt-large")
+    )
     assert [word for word in pixel.split("│") if "768 GiB" in word]
     assert "268,435,456" in pixel
     assert "1 GiB" in pixel

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from regard.config import DecodeConfig, Run
-from regard.data.batch import pad
-from regard.data.tokenizer import BOS, EOS, train_bpe
+from regard.data.text.batches import pad
+from regard.data.text.tokenizer import BOS, EOS, train_bpe
 from regard.decode.translator import Translator
 from regard.layers.tap import watch
 from regard.models.transformer import Transformer, TransformerConfig
@@ -23,13 +23,13 @@ def translator() -> Translator:
     """An untrained one, with large weights so that no two looks are alike, that does not end at once."""
     torch.manual_seed(0)
     tokenizer = train_bpe(LINES, 80)
-    config = TransformerConfig(vocab=tokenizer.vocab, dim=12, depth=DEPTH, heads=HEADS, widen=2, tied=False)
+    config = TransformerConfig(vocab=tokenizer.vocab, dim=12, depth=DEPTH, heads=HEADS, mlp_ratio=2, tied=False)
     model = Transformer(config)
     for p in model.parameters():
         nn.init.normal_(p, std=0.5)
     with torch.no_grad():
         model.output.bias[EOS] = -100.0
-    return Translator(model.eval(), tokenizer, Run("tiny", "transformer", config, decode=DecodeConfig(beam=1)))
+    return Translator(model.eval(), tokenizer, Run("tiny", "transformer", config, decode=DecodeConfig(beam_size=1)))
 
 
 TEXT = "the cat runs"
@@ -60,7 +60,7 @@ def test_the_map_is_of_the_layer_and_head_asked_for_and_the_mean_of_those_not_as
     tokenizer, model = translator.tokenizer, translator.model
     target = tokenizer.ids(translator.translate([TEXT])[0].tokens)
     with watch(model) as seen, torch.inference_mode():
-        model(pad(tokenizer.encode([TEXT]), tokenizer.marks), torch.tensor([[BOS, *target]]))
+        model(pad(tokenizer.encode([TEXT]), tokenizer.special), torch.tensor([[BOS, *target]]))
     cross = torch.stack([seen[f"decoder.{i}.cross"][0][0] for i in range(DEPTH)])  # (depth, H, Q, K)
     layers = range(DEPTH) if layer is None else [layer - 1]
     heads = range(HEADS) if head is None else [head - 1]
@@ -75,7 +75,7 @@ def test_a_row_is_the_look_that_chose_its_token(translator):
     tokenizer, model = translator.tokenizer, translator.model
     seen = look(translator, TEXT, layer=1, head=1)
     with watch(model) as first, torch.inference_mode():
-        model.step(torch.tensor([BOS]), model.start(pad(tokenizer.encode([TEXT]), tokenizer.marks)))
+        model.step(torch.tensor([BOS]), model.start(pad(tokenizer.encode([TEXT]), tokenizer.special)))
     torch.testing.assert_close(torch.tensor(seen.weights[0]), first["decoder.0.cross"][0][0, 0, 0])
 
 

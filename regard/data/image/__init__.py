@@ -1,0 +1,1 @@
+"""Images: files and folders → stored squares → augmented batches."""

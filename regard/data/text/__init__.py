@@ -1,0 +1,1 @@
+"""Text: files → tokens → stored corpora → batches."""

@@ -1,0 +1,278 @@
+"""Batches: every pair or text once an epoch, within the budget, in an order that can be taken up anywhere."""
+
+from collections import Counter
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from regard.data.text import batches as batch
+from regard.data.text import store
+from regard.data.text.batches import DataPosition, PairBatch, all_batches, all_labelled, batches, labelled, pad
+from regard.data.text.store import encode, encode_labels
+from regard.data.text.tokenizer import BOS, EOS, PAD, UNK, SpecialTokens
+
+MARKS = SpecialTokens(PAD, BOS, EOS, UNK, None, ())
+THEIRS = SpecialTokens(
+    pad=7, bos=7, eos=5, unk=6, mask=None, sentinels=()
+)  # another library's, a start that is padding
+
+
+class Numbers:
+    """A tokenizer of numbers written out."""
+
+    vocab, digest = 5000, "numbers"
+
+    def encode(self, lines):
+        return [[int(word) for word in line.split()] for line in lines]
+
+
+def corpus(count: int, max_len: int = 12, seed: int = 0):
+    """Pairs whose first token is their own number, so that no two are alike."""
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for number in range(count):
+        sides = [rng.integers(10, 20, rng.integers(0, max_len)).tolist() for _ in range(2)]
+        pairs.append(([100 + number, *sides[0]], [100 + number, *sides[1]]))
+    text = [tuple(" ".join(map(str, side)) for side in pair) for pair in pairs]
+    return encode(lambda: iter(text), "numbers", [count, max_len, seed, store.BLOCK], Numbers(), 256), pairs
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Blocks of 5 pairs, pools of 3 blocks: a corpus of 50 has four pools, and no part is full."""
+    monkeypatch.setattr(store, "BLOCK", 5)
+    monkeypatch.setattr(batch, "POOL", 3)
+
+
+def pairs_of(one) -> list[tuple[list[int], list[int]]]:
+    """The pairs of a batch; its padding, starts and ends are checked on the way."""
+    found = []
+    for source, target in zip(one.source.tolist(), one.target.tolist(), strict=True):
+        s, t = source.index(EOS), target.index(EOS)
+        assert target[0] == BOS
+        assert set(source[s + 1 :]) <= {PAD}
+        assert set(target[t + 1 :]) <= {PAD}
+        found.append((source[:s], target[1:t]))
+    return found
+
+
+def epochs(found, tokens: int, seed: int, count: int, place: DataPosition = DataPosition()):
+    """The batches of the first so many epochs, from a place on, each with the place after it."""
+    pools = -(-found.blocks // batch.POOL)
+    for one, after in batches(found, MARKS, tokens, seed, place):
+        yield one, after
+        if (after.epoch, after.pool) == (count - 1, pools):
+            return
+
+
+def test_every_pair_comes_exactly_once_an_epoch(small):
+    found, pairs = corpus(50)
+    got = [pair for one, _ in epochs(found, 40, 1, 1) for pair in pairs_of(one)]
+    assert sorted(got) == sorted(pairs)
+    twice = [pair for one, _ in epochs(found, 40, 1, 2) for pair in pairs_of(one)]
+    assert Counter(map(str, twice)) == Counter({str(pair): 2 for pair in pairs})
+    assert sorted(twice[:50]) == sorted(pairs)
+
+
+def test_every_pair_comes_once_for_evaluation(small):
+    found, pairs = corpus(50)
+    got = [pair for one in all_batches(found, MARKS, 40) for pair in pairs_of(one)]
+    assert sorted(got) == sorted(pairs)
+    assert [one.source.tolist() for one in all_batches(found, MARKS, 40)] == [
+        one.source.tolist() for one in all_batches(found, MARKS, 40)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 6, 15, 16])
+def test_a_corpus_of_any_size_is_covered(small, count):
+    found, pairs = corpus(count)
+    assert sorted(p for one, _ in epochs(found, 30, 1, 1) for p in pairs_of(one)) == sorted(pairs)
+    assert sorted(p for one in all_batches(found, MARKS, 30) for p in pairs_of(one)) == sorted(pairs)
+
+
+def test_no_batch_is_over_the_budget_unless_it_is_one_pair(small):
+    found, _ = corpus(50, max_len=40)
+    for tokens in (1, 20, 33, 64, 500):
+        streams = ([one for one, _ in epochs(found, tokens, 1, 1)], list(all_batches(found, MARKS, tokens)))
+        for stream in streams:
+            for one in stream:
+                rows, longer = len(one.source), max(one.source.shape[1], one.target.shape[1] - 1)
+                assert rows * longer <= tokens or rows == 1
+    assert len(streams[0]) < 50
+
+
+def test_the_budget_is_used(small):
+    """Of neighbours in the order of length, the first could not have taken the second's first pair as well."""
+    found, _ = corpus(15, max_len=8)  # one pool
+    for one, after in pairwise(all_batches(found, MARKS, 40)):
+        longer = max(one.source.shape[1], one.target.shape[1] - 1, *(len(side) + 1 for side in pairs_of(after)[0]))
+        assert (len(one.source) + 1) * longer > 40
+
+
+def test_pairs_of_a_batch_have_similar_lengths(small):
+    found, _ = corpus(50, max_len=30)
+    real = padded = 0
+    for one, _ in epochs(found, 100, 1, 1):
+        real, padded = real + int((one.target != PAD).sum()), padded + one.target.numel()
+    assert real / padded > 0.75
+
+
+def test_tokens_are_those_to_predict():
+    found, pairs = corpus(20)
+    assert sum(one.tokens for one in all_batches(found, MARKS, 64)) == sum(len(target) + 1 for _, target in pairs)
+
+
+def listing(found, seed: int, tokens: int = 40, count: int = 1, place: DataPosition = DataPosition()) -> list:
+    return [pairs_of(one) for one, _ in epochs(found, tokens, seed, count, place)]
+
+
+def test_the_order_is_a_function_of_seed_and_epoch(small):
+    found, _ = corpus(50)
+    assert listing(found, 1) == listing(found, 1)
+    assert listing(found, 1) != listing(found, 2)
+    both = listing(found, 1, count=2)
+    half = len(listing(found, 1))
+    assert both[:half] == listing(found, 1)
+    assert both[half:] != both[:half]
+    assert both[half:] == listing(found, 1, count=2, place=DataPosition(1, 0, 0))
+
+
+def test_batches_are_not_sorted_by_length_and_blocks_not_in_file_order(small):
+    found, _ = corpus(200, max_len=30)
+    widths = [one.target.shape[1] for one, _ in epochs(found, 60, 1, 1)]
+    assert widths != sorted(widths)
+    first = [pair[0][0] - 100 for batch_ in listing(found, 1)[:10] for pair in batch_]
+    assert max(first) > 15  # beyond what stands first in the file
+
+
+def test_other_epochs_group_pairs_otherwise(small):
+    found, _ = corpus(50)
+    both = [listing(found, 1, count=epoch + 1, place=DataPosition(epoch, 0, 0)) for epoch in (0, 1)]
+    groups = [{frozenset(pair[0][0] for pair in one) for one in order} for order in both]
+    assert len(groups[0] & groups[1]) < len(groups[0]) / 2
+
+
+def test_places_go_on_without_gaps(small):
+    found, _ = corpus(50)
+    places = [DataPosition(), *(place for _, place in epochs(found, 40, 1, 2))]
+    for before, after in pairwise(places):
+        assert after > before
+        epoch, pool, number = before
+        assert after in ((epoch, pool, number + 1), (epoch, pool + 1, 0), (epoch + 1, 0, 1), (epoch + 1, 1, 0))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    count=st.integers(1, 60), tokens=st.integers(5, 120), seed=st.integers(0, 5), stop=st.integers(0, 70),
+    sizes=st.sampled_from([(5, 3), (1, 1), (7, 2), (4096, 16)]),
+)  # fmt: skip
+def test_from_any_place_on_come_exactly_the_rest(monkeypatch, count, tokens, seed, stop, sizes):
+    monkeypatch.setattr(store, "BLOCK", sizes[0])
+    monkeypatch.setattr(batch, "POOL", sizes[1])
+    found, _ = corpus(count)
+    whole = list(islice(batches(found, MARKS, tokens, seed), stop + 25))
+    place = whole[stop - 1][1] if stop else DataPosition()
+    rest = list(islice(batches(found, MARKS, tokens, seed, DataPosition(*list(place))), 25))
+    for (a, after_a), (b, after_b) in zip(whole[stop:], rest, strict=True):
+        assert torch.equal(a.source, b.source)
+        assert torch.equal(a.target, b.target)
+        assert after_a == after_b
+
+
+def test_resuming_reads_no_pool_that_came_before(small, monkeypatch):
+    found, _ = corpus(50)
+    read = []
+    real = type(found).read
+    monkeypatch.setattr(type(found), "read", lambda self, blocks: read.append(list(blocks)) or real(self, blocks))
+    next(batches(found, MARKS, 40, 1, DataPosition(7, 2, 0)))
+    assert len(read) == 1
+
+
+def test_no_more_than_one_pool_is_in_memory(small, monkeypatch):
+    found, _ = corpus(200)
+    read = []
+    real = type(found).read
+    monkeypatch.setattr(type(found), "read", lambda self, blocks: read.append(list(blocks)) or real(self, blocks))
+    list(epochs(found, 40, 1, 1))
+    list(all_batches(found, MARKS, 40))
+    assert max(map(len, read)) == 3
+    assert sorted(b for blocks in read for b in blocks) == sorted([*range(40)] * 2)
+
+
+def test_pad_gives_each_sentence_its_end():
+    assert pad([[5, 6, 7], [8], []], MARKS).tolist() == [[5, 6, 7, EOS], [8, EOS, PAD, PAD], [EOS, PAD, PAD, PAD]]
+    assert pad([[5]], MARKS).dtype == torch.long
+    assert pad([[8, 9], [8]], THEIRS).tolist() == [[8, 9, 5], [8, 5, 7]]
+
+
+def test_other_marks_stand_where_ours_would():
+    found, pairs = corpus(20)
+    ours, theirs = list(all_batches(found, MARKS, 64)), list(all_batches(found, THEIRS, 64))
+    for one, other in zip(ours, theirs, strict=True):
+        for side, here in ((one.source, other.source), (one.target, other.target)):
+            for mine, yours in ((PAD, 7), (BOS, 7), (EOS, 5)):
+                side = torch.where(side == mine, yours, side)
+            assert torch.equal(side, here)
+        assert other.tokens == one.tokens
+        assert other.to(torch.device("cpu")).pad == 7
+    assert sum(one.tokens for one in theirs) == sum(len(target) + 1 for _, target in pairs)
+
+
+def test_a_batch_made_by_hand_has_our_padding():
+    assert PairBatch(torch.tensor([[5, EOS]]), torch.tensor([[BOS, 5, EOS, PAD]])).tokens == 2
+
+
+def labelled_corpus(count: int, max_len: int = 12):
+    """Texts whose first token is their own number, and their class the third part of it."""
+    rng = np.random.default_rng(1)
+    texts = [[100 + n, *rng.integers(10, 20, rng.integers(0, max_len)).tolist()] for n in range(count)]
+    rows = [(" ".join(map(str, text)), "abc"[n % 3]) for n, text in enumerate(texts)]
+    what = ["labelled", count, max_len, store.BLOCK]
+    return encode_labels(lambda: iter(rows), "abc", "numbers", what, Numbers(), 256), [
+        (text, n % 3) for n, text in enumerate(texts)
+    ]
+
+
+def texts_of(one, special: SpecialTokens) -> list[tuple[list[int], int]]:
+    """The texts of a batch and their classes, by the mask alone; what stands outside of it is checked on the way."""
+    assert one.mask.shape == (len(one.text), 1, 1, one.text.shape[1])
+    found = []
+    for text, real, label in zip(one.text, one.mask[:, 0, 0], one.label.tolist(), strict=True):
+        assert set(text[~real].tolist()) <= {special.pad}
+        first, *inside, last = text[real].tolist()
+        assert (first, last) == (special.bos, special.eos)
+        found.append((inside, label))
+    return found
+
+
+@pytest.mark.parametrize("special", [MARKS, THEIRS, SpecialTokens(5, 5, 5, 5, None, ())])  # GPT-2 has one mark for all
+def test_every_labelled_text_comes_once_an_epoch_with_its_class(small, special):
+    found, texts = labelled_corpus(50)
+    pools = -(-found.blocks // batch.POOL)
+    got = []
+    for one, after in labelled(found, special, 40, 1):
+        got += texts_of(one, special)
+        assert one.text.numel() <= 40 or len(one.text) == 1
+        assert one.tokens == len(one.label)
+        if (after.epoch, after.pool) == (0, pools):
+            break
+    assert sorted(got) == sorted(texts)
+    assert got != texts
+    once = list(all_labelled(found, special, 40))
+    assert sorted(text for one in once for text in texts_of(one, special)) == sorted(texts)
+    assert max(one.text.numel() for one in once if len(one.text) > 1) <= 40
+    assert sum(one.tokens for one in once) == 50
+
+
+def test_labelled_texts_go_on_from_any_place(small):
+    found, _ = labelled_corpus(50)
+    whole = list(islice(labelled(found, MARKS, 40, 3), 40))
+    for stop in (1, 7, 20):
+        rest = islice(labelled(found, MARKS, 40, 3, whole[stop - 1][1]), 40 - stop)
+        for (a, after_a), (b, after_b) in zip(whole[stop:], rest, strict=True):
+            assert all(torch.equal(x, y) for x, y in zip(a, b.to(torch.device("cpu")), strict=True))
+            assert after_a == after_b

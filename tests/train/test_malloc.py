@@ -1,0 +1,108 @@
+"""What a step frees is kept for the next one, and given back at the end."""
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from regard.train import malloc
+
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc knows these settings")
+
+MEASURED = """
+import contextlib, resource, torch
+from regard.train.malloc import kept
+
+def state_tensors():  # MiB
+    with open("/proc/self/statm") as numbers:
+        return int(numbers.read().split()[1]) * resource.getpagesize() / 2**20
+
+def freed():  # MiB more than at the start: while there is a tensor of 64, and when it is let go
+    tensor = torch.ones(2**24)
+    used = state_tensors() - start
+    del tensor
+    print(used, state_tensors() - start)
+
+start = state_tensors()
+freed()
+for error in (False, True):
+    with contextlib.suppress(ZeroDivisionError), kept():
+        freed()
+        if error:
+            1 / 0
+    print(state_tensors() - start)
+    freed()
+"""
+
+
+@glibc
+def test_memory_stays_inside_and_is_given_back_after_even_after_an_error():
+    done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True)
+    usual, *both = ([float(number) for number in line.split()] for line in done.stdout.splitlines())
+    for inside, after, again in (both[:3], both[3:]):
+        assert min(inside) > 60  # used, and then kept
+        assert max(after) < 16
+        for used, left in (usual, again):
+            assert used > 60
+            assert left < 16
+
+
+class Library:
+    """A C library that writes down what it is told."""
+
+    def __init__(self):
+        self.settings: dict[int, list[int]] = {}
+        self.trimmed = 0
+
+    def mallopt(self, key: int, value: int) -> int:
+        assert not self.trimmed
+        self.settings.setdefault(key, []).append(value)
+        return 1
+
+    def malloc_trim(self, pad: int) -> int:
+        self.trimmed += 1
+        return 1
+
+
+@pytest.fixture(autouse=True)
+def no_word(monkeypatch):
+    """Nobody has said how memory is to be kept."""
+    for name in [name for name in os.environ if name.startswith("MALLOC_")]:
+        monkeypatch.delenv(name)
+
+
+def test_an_error_comes_through_and_every_setting_is_put_back(monkeypatch):
+    library = Library()
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+
+    def fail() -> None:
+        with malloc.keep_freed():
+            assert library.settings
+            assert {len(values) for values in library.settings.values()} == {1}
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert all(first != last for first, last in library.settings.values())
+    assert library.trimmed == 1
+
+
+@pytest.mark.parametrize("why", ["no glibc", "the user's word"])
+def test_without_glibc_or_where_the_user_has_settings_nothing_is_touched(monkeypatch, why):
+    def touched(name):
+        raise AssertionError("a C library was asked for")
+
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", "") if why == "no glibc" else ("glibc", "2.36"))
+    if why != "no glibc":
+        monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")
+    monkeypatch.setattr(ctypes, "CDLL", touched)
+    ran = False
+    with malloc.keep_freed():
+        ran = True
+    assert ran
+    with pytest.raises(ZeroDivisionError), malloc.keep_freed():
+        raise ZeroDivisionError
