@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.config import Run
 from regard.data.image.pixels import from_numbers
 from regard.decode import search
+from regard.decode.fast import decoder
 
 __all__ = ["ImageGenerator"]
 
@@ -57,9 +58,10 @@ class ImageGenerator:
         numbers = []
         for first in range(0, count, self.run.decode.batch_size):
             token = torch.full((min(self.run.decode.batch_size, count - first),), c.colours, device=device)
-            state, drawn = self.model.start(token[:, None]), []
+            steps = decoder(self.model)
+            state, drawn = steps.start(token[:, None]), []
             for place in range(c.image**2):
-                logits, state = self.model.step(token, state)  # (B, V)
+                logits, state = steps.step(token, state)  # (B, V)
                 token = choose(logits[:, : c.colours])  # a start is no colour
                 drawn.append(token)
                 progress(first * c.image**2 + (place + 1) * len(token))

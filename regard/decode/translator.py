@@ -14,6 +14,7 @@ from regard.data.text.batches import pad
 from regard.data.text.dataset import task_prefixes
 from regard.data.text.tokenizer import Tokenizer
 from regard.decode import search
+from regard.decode.fast import decoder
 from regard.decode.search import Hypothesis
 from regard.decode.workers import map_in_threads
 from regard.layers.attention import Attention
@@ -144,12 +145,12 @@ class Translator:
             source = pad([sources[row] for row in rows], special).to(device)
             limits = torch.tensor([self.limit(len(sources[row]), tokens) for row in rows], device=device)
             if sampling is not None:
-                drawn = search.sample(self.model, source, limits, **how, scored=scored, generator=draws,
+                drawn = search.sample(decoder(self.model), source, limits, **how, scored=scored, generator=draws,
                                       temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)  # fmt: skip
                 return [[one] for one in drawn]
             if beam == 1:
-                return [[one] for one in search.greedy(self.model, source, limits, **how, scored=scored)]
-            return search.beam(self.model, source, limits, width=beam, **how)
+                return [[one] for one in search.greedy(decoder(self.model), source, limits, **how, scored=scored)]
+            return search.beam(decoder(self.model), source, limits, width=beam, **how)
 
         nothing = Hypothesis([], 0.0 if scored or (beam > 1 and sampling is None) else None)
         found = [[nothing] for _ in sources]

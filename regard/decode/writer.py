@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.config import Run
 from regard.data.text.tokenizer import Tokenizer
 from regard.decode import search
+from regard.decode.fast import decoder
 
 __all__ = ["TextGenerator"]
 
@@ -62,7 +63,7 @@ class TextGenerator:
         if temperature != 0:
             choose = search.sampler(torch.Generator(device).manual_seed(seed), temperature, top_k, top_p)
         source = torch.tensor([ids], device=device)  # (1, S)
-        said = search.stream(self.model, source, choose, bos=source[:, -1], limit=tokens)
+        said = search.stream(decoder(self.model), source, choose, bos=source[:, -1], limit=tokens)
         return _until(stop, self._spell(ids, said))
 
     def _read(self, prompt: str, tokens: int | None) -> tuple[list[int], int]:
