@@ -4,13 +4,15 @@ A processor may claim instructions that its machine does not let it run: the fir
 the first one is made by a child, and a machine that cannot do it costs the user an error, not the session.
 """
 
+import os
 import subprocess
 import sys
 
 import torch
 from torch import nn
 
-from regard.layers.linear import Linear, column_major, to_int8
+from regard.decode.fast import column_major
+from regard.layers.linear import Linear, to_int8
 
 __all__ = ["PrecisionProbe"]
 
@@ -32,7 +34,8 @@ class PrecisionProbe:
     def __enter__(self) -> "PrecisionProbe":
         if self.precision != "float32":
             self.child = subprocess.Popen(  # noqa: S603  our own module
-                [sys.executable, "-m", __name__],
+                [sys.executable, "-P", "-m", __name__],  # -P: a torch.py in the current folder must not run
+                env={**os.environ, "PYTHONSAFEPATH": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

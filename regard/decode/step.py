@@ -3,13 +3,14 @@
 Shapes: B batch, S source length, V vocabulary.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 __all__ = ["Decoder", "reorder"]
 
 
+@runtime_checkable
 class Decoder(Protocol):
     """A model that reads once and then answers token by token.
 
