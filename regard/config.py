@@ -1,7 +1,7 @@
 """TOML and `key=value` → one frozen `Run(model, data, train, decode)`.
 
-A config is data: frozen, flat, checked once.  A mistyped key is answered in one line that names the nearest known key.  The configs of
-models and of data stand beside these; this file gets them in tables of families and of tasks.
+A config is data: frozen, flat, checked once.  A mistyped key is answered in one line that names the nearest known key.  Configs
+of models and of data stand beside these; this file gets them in tables of families and of tasks.
 """
 
 import dataclasses
@@ -66,7 +66,9 @@ class TrainConfig:
     batch_tokens: int = 4096  # largest batch of text: tokens of its longer side, padding included
     batch_size: int = 128  # images of a batch
     accumulate: int = 1  # batches per step
-    optimizer: Literal["adam", "adafactor"] = "adam"  # adafactor's lr is relative to the size of the weights, about 0.03
+    optimizer: Literal["adam", "adafactor"] = (
+        "adam"  # adafactor's lr is relative to the size of the weights, about 0.03
+    )
     lr: float = 1e-3  # peak, reached after warm-up
     warmup: int = 1000  # steps
     schedule: Literal["inverse", "cosine"] = "inverse"  # after warm-up: 1/√step, or a cosine down to a tenth
@@ -84,7 +86,17 @@ class TrainConfig:
     checkpoints: str = ""  # folder for checkpoints, such as one on another disk; empty: inside the run folder
 
     def __post_init__(self) -> None:
-        positive = ("steps", "batch_tokens", "batch_size", "accumulate", "warmup", "log_every", "eval_every", "save_every", "average")
+        positive = (
+            "steps",
+            "batch_tokens",
+            "batch_size",
+            "accumulate",
+            "warmup",
+            "log_every",
+            "eval_every",
+            "save_every",
+            "average",
+        )
         require_min(1, **{key: getattr(self, key) for key in positive})
         require_min(0, **{key: getattr(self, key) for key in ("lr", "clip_norm", "seed", "patience", "weight_decay")})
         require_max(2**63 - 1, seed=self.seed)
@@ -175,7 +187,9 @@ def _change(tables: Tables, change: str, families: Mapping[str, Family]) -> None
     key, equals, text = change.partition("=")
     table, dot, name = key.partition(".")
     if not equals or (not dot and key not in ("model", *TOP_LEVEL)):
-        full = [f"{table}.{key}" for table, kind in (("train", TrainConfig), ("decode", DecodeConfig)) if hasattr(kind, key)]
+        full = [
+            f"{table}.{key}" for table, kind in (("train", TrainConfig), ("decode", DecodeConfig)) if hasattr(kind, key)
+        ]
         full = full or [f"{table}.{key}" for table in ("data", "model") if key in tables.get(table, ())]
         meant = f"; did you mean {full[0]}?" if full and equals else ", such as train.steps=2000"
         raise ValueError(f"{change!r} is not of the form table.key=value{meant}")
@@ -199,7 +213,7 @@ def parse_value(text: str) -> Any:
 def _choose_size(model: Tables, wanted: str, families: Mapping[str, Family]) -> None:
     """Take a size by name.
 
-    With its family (`model=swin-tiny`), or in a recipe for images, it replaces the recipe's whole model except for the image size.
+    With its family (`model=swin-tiny`), or in a recipe for images, it replaces the recipe's whole model but for the image size.
     """
     family = next((family for family in families if wanted.startswith(f"{family}-")), None)
     if family is not None:
@@ -218,7 +232,9 @@ def tasks_of(family: Family, tasks: Mapping[str, Learns]) -> list[str]:
     return [name for name, task in tasks.items() if family.kind in task.kinds]
 
 
-def build_run(name: str, tables: Tables, families: Mapping[str, Family], tasks: Mapping[str, Learns], base: Any = None) -> Run:
+def build_run(
+    name: str, tables: Tables, families: Mapping[str, Family], tasks: Mapping[str, Learns], base: Any = None
+) -> Run:
     """Check the tables of a TOML file and make one frozen object of them; `base` is a model config to start from."""
     for table in tables:
         if table not in (*TABLES, *TOP_LEVEL):
@@ -237,7 +253,9 @@ def build_run(name: str, tables: Tables, families: Mapping[str, Family], tasks: 
     default = "base" if "base" in family.sizes else next(iter(family.sizes))
     size = str(model.pop("size", default)).removeprefix(f"{family_name}-")
     if size not in family.sizes:
-        raise ValueError(f"unknown model.size {size!r}{nearest(size, family.sizes)}; sizes are {', '.join(family.sizes)}")
+        raise ValueError(
+            f"unknown model.size {size!r}{nearest(size, family.sizes)}; sizes are {', '.join(family.sizes)}"
+        )
     learnt = tasks_of(family, tasks)
     task = str(tables.get("task", learnt[0]))
     if task not in learnt:
@@ -248,14 +266,16 @@ def build_run(name: str, tables: Tables, families: Mapping[str, Family], tasks: 
     base = family.sizes[size] if base is None else base
     untrained = tables.get("untrained", ())
     if not isinstance(untrained, list | tuple) or not all(isinstance(head, str) for head in untrained):
-        raise ValueError(f"untrained is {untrained!r}; wanted a list of heads, such as [\"pooler\"]")
+        raise ValueError(f'untrained is {untrained!r}; wanted a list of heads, such as ["pooler"]')
     return Run(
         name=name,
         family=family_name,
         task=task,
         init=str(tables.get("init", "")),
         untrained=tuple(untrained),
-        model=build("model", family.config, model, {f.name: getattr(base, f.name) for f in dataclasses.fields(family.config)}),
+        model=build(
+            "model", family.config, model, {f.name: getattr(base, f.name) for f in dataclasses.fields(family.config)}
+        ),
         data=build("data", tasks[task].data, tables.get("data", {})),
         train=build("train", TrainConfig, tables.get("train", {})),
         decode=build("decode", DecodeConfig, tables.get("decode", {})),

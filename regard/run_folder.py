@@ -10,7 +10,7 @@
     checkpoints/step-N/   weights, optimizer and training state with their checksums
     .lock                 held while a training runs
 
-safetensors, JSON and TOML only: nothing that is loaded can run code.  Nothing is written through a link that leads out of the folder.
+safetensors, JSON and TOML only: nothing that is loaded can run code.  Nothing is written through a link that leads out of it.
 """
 
 import json
@@ -187,8 +187,12 @@ class RunFolder:
         home = self.path.resolve()
         for file in inside:
             if file.is_symlink() and not file.resolve().is_relative_to(home):
-                where = "; for checkpoints on another disk use train.checkpoints=FOLDER" if file == self.checkpoints else ""
-                raise ValueError(f"{file} is a link that leads out of the run folder, to {file.resolve()}; remove it{where}")
+                where = (
+                    "; for checkpoints on another disk use train.checkpoints=FOLDER" if file == self.checkpoints else ""
+                )
+                raise ValueError(
+                    f"{file} is a link that leads out of the run folder, to {file.resolve()}; remove it{where}"
+                )
 
 
 def _remove_folder(folder: Path) -> None:

@@ -52,7 +52,9 @@ def read_config(folder: Path) -> tuple[str, Any]:
     run = RunFolder(folder)
     family, values = run.description()
     if family not in FAMILIES:
-        raise ValueError(f"{run.config} names model_type 'regard-{family}'; known are regard-{', regard-'.join(FAMILIES)}")
+        raise ValueError(
+            f"{run.config} names model_type 'regard-{family}'; known are regard-{', regard-'.join(FAMILIES)}"
+        )
     return family, build(run.config.name, FAMILIES[family].config, values)
 
 

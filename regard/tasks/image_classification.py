@@ -17,7 +17,7 @@ from regard.config import Run
 from regard.data.image.batches import ImageBatch, all_image_batches, image_batches, to_model_input
 from regard.data.image.config import ImageData
 from regard.data.image.io import Bytes
-from regard.data.image.store import ImageDataset, prepare, read_split, read_square, resize_side, square
+from regard.data.image.store import ImageDataset, prepare, read_split, read_square, resize_function, resize_side
 from regard.data.position import DataPosition
 from regard.data.text.tokenizer import Tokenizer
 from regard.tasks.metrics import Score, classification_scores
@@ -27,7 +27,9 @@ from regard.tasks.text_embedding import Prediction
 __all__ = ["TASK", "ImageClassifier"]
 
 HEAD = "classifier"
-UNTRAINED = "this model has no trained classes; train it on some: regard train images init=THIS_FOLDER data.train=IMAGES"
+UNTRAINED = (
+    "this model has no trained classes; train it on some: regard train images init=THIS_FOLDER data.train=IMAGES"
+)
 SAMPLED = 1000  # validation images classified at every evaluation
 
 
@@ -74,17 +76,20 @@ class ImageClassifier:
         c, data = self.run.model, self.run.data
         side = resize_side(data, c.image)
         if isinstance(image, str | Path):
-            return read_square(data, c.image, c.channels, side, Path(image))
+            return read_square(data, c, side, Path(image))
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != c.channels or not image.size:
-            raise ValueError(f"an array of {image.dtype}, {image.shape}; wanted bytes (uint8), rows × columns × {c.channels}")
-        return square(data, c.image)(image, side)
+            raise ValueError(
+                f"an array of {image.dtype}, {image.shape}; wanted bytes (uint8), rows × columns × {c.channels}"
+            )
+        return resize_function(data, c.image)(image, side)
 
 
 def image_class_loss(model: nn.Module, batch: ImageBatch, label_smoothing: float) -> tuple[Tensor, Tensor]:
     """Cross-entropy of the class of each image; of a mixture of two images, weighted by their parts."""
     logits = model(batch.image)  # (B, classes)
     first, second = (
-        F.cross_entropy(logits, label, reduction="none", label_smoothing=label_smoothing) for label in (batch.label, batch.other)
+        F.cross_entropy(logits, label, reduction="none", label_smoothing=label_smoothing)
+        for label in (batch.label, batch.other)
     )
     nll = F.cross_entropy(logits.detach(), batch.label, reduction="sum")
     return (batch.part * first + (1 - batch.part) * second).sum(), nll
@@ -94,7 +99,9 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> I
     return prepare(run.data, run.model, report, progress, labeled=True)
 
 
-def _batches(run: Run, dataset: ImageDataset, position: DataPosition) -> Iterator[tuple[Callable[[], ImageBatch], DataPosition]]:
+def _batches(
+    run: Run, dataset: ImageDataset, position: DataPosition
+) -> Iterator[tuple[Callable[[], ImageBatch], DataPosition]]:
     return image_batches(dataset.train, run.model.image, run.train.batch_size, run.train.seed, run.data, position)
 
 
@@ -108,7 +115,7 @@ def _samples(classifier: ImageClassifier, dataset: ImageDataset) -> list[str]:
     rows = np.linspace(0, len(images) - 1, min(SAMPLED, len(images))).astype(int)  # own images are sorted by class
     right = 0
     for some in np.array_split(rows, -(-len(rows) // run.train.batch_size)):
-        x = to_model_input(images.pixels[some], run.model.image, run.data).to(device)
+        x = to_model_input(images.images[some], run.model.image, run.data).to(device)
         right += int((classifier.model(x).argmax(-1).cpu().numpy() == images.labels[some]).sum())
     return [f"accuracy {right / len(rows):.1%} on {len(rows):,} validation images"]
 
@@ -118,7 +125,10 @@ def _score(classifier: ImageClassifier, split: str, options: ScoreOptions) -> li
     run, model, labels = classifier.run, classifier.model, classifier.labels
     if not classifier.trained:
         raise ValueError(UNTRAINED)
-    images, device = read_split(run.data, run.model, split, options.report, labels=labels), next(model.parameters()).device
+    images, device = (
+        read_split(run.data, run.model, split, options.report, labels=labels),
+        next(model.parameters()).device,
+    )
     predicted: list[int] = []
     for batch in all_image_batches(images, run.model.image, run.train.batch_size, run.data):
         predicted += model(batch.image.to(device)).argmax(-1).tolist()

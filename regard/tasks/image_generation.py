@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from regard.config import Run
 from regard.data.image.batches import all_pixel_batches, dequantize, pixel_batches
-from regard.data.image.config import ImageData
+from regard.data.image.config import ImageData, require_unchanged
 from regard.data.image.io import Bytes
-from regard.data.image.store import ImageDataset, prepare, read_split, require_unchanged
+from regard.data.image.store import ImageDataset, prepare, read_split
 from regard.data.position import DataPosition
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.windows import WindowBatch
@@ -77,7 +77,9 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> I
     return prepare(run.data, run.model, report, progress, labeled=False)
 
 
-def _batches(run: Run, dataset: ImageDataset, position: DataPosition) -> Iterator[tuple[Callable[[], WindowBatch], DataPosition]]:
+def _batches(
+    run: Run, dataset: ImageDataset, position: DataPosition
+) -> Iterator[tuple[Callable[[], WindowBatch], DataPosition]]:
     t = run.train
     return pixel_batches(dataset.train, run.model.levels, t.batch_size, t.seed, run.data.fraction, position)
 
@@ -91,7 +93,7 @@ def _score(generator: ImageGenerator, split: str, options: ScoreOptions) -> list
     run = generator.run
     images = read_split(run.data, run.model, split, options.report, labeled=False)
     batches = all_pixel_batches(images, run.model.levels, run.train.batch_size)
-    loss = evaluate(generator.model, batches, next_token_loss)  # type: ignore[type-var]
+    loss = evaluate(generator.model, batches, next_token_loss)
     how = f"of {run.model.colours} colours, {len(images):,} images of {run.model.image} × {run.model.image}"
     return [Score("bits per pixel", loss / math.log(2), how)]
 
@@ -109,7 +111,7 @@ TASK: Task[CausalModel, ImageDataset, WindowBatch, ImageGenerator] = Task(
     batches=_batches,
     validation=_validation,
     loss=next_token_loss,
-    predictor=_make,  # type: ignore[arg-type]
+    predictor=_make,
     score=_score,
     batch_text=lambda run: f"{run.train.batch_size * run.train.accumulate:,} images",
     unit="pixel",

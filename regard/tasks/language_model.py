@@ -59,8 +59,8 @@ class TextGenerator:
         return int(self.model.max_len)  # type: ignore[arg-type]
 
     def generate(
-        self, prompt: str, *, tokens: int | None = None, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0,
-        stop: Sequence[str] = (),
+        self, prompt: str, *, tokens: int | None = None, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
+        seed: int = 0, stop: Sequence[str] = (),
     ) -> str:  # fmt: skip
         """The text that follows a prompt; options as for `stream`."""
         return "".join(
@@ -68,8 +68,8 @@ class TextGenerator:
         )
 
     def stream(
-        self, prompt: str, *, tokens: int | None = None, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0,
-        stop: Sequence[str] = (),
+        self, prompt: str, *, tokens: int | None = None, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
+        seed: int = 0, stop: Sequence[str] = (),
     ) -> Iterator[str]:  # fmt: skip
         """The text that follows a prompt, piece by piece; the pieces joined are what `generate` returns.
 
@@ -99,7 +99,9 @@ class TextGenerator:
         ids = ids or self._start_ids()
         room = self.context - len(ids) + 1  # the last token generated is not read again
         if room < 1:
-            raise ValueError(f"the prompt has {len(ids):,} tokens; this model's context length is {self.context:,}: shorten it")
+            raise ValueError(
+                f"the prompt has {len(ids):,} tokens; this model's context length is {self.context:,}: shorten it"
+            )
         if tokens is not None and tokens > room:
             raise ValueError(f"a prompt of {len(ids):,} tokens and {tokens:,} more; this model's context length is "
                              f"{self.context:,}: ask for at most {room:,}")  # fmt: skip
@@ -159,7 +161,9 @@ def _prefix_length(text: str, stop: str) -> int:
 def next_token_loss(model: CausalModel, batch: WindowBatch, label_smoothing: float) -> tuple[Tensor, Tensor]:
     """Each token of a window is predicted from those before it."""
     features = model.features(batch.text[:, :-1]).flatten(0, 1)  # (B · T, D)
-    return linear_cross_entropy(features, model.output.weight, model.output.bias, batch.text[:, 1:].flatten(), label_smoothing)
+    return linear_cross_entropy(
+        features, model.output.weight, model.output.bias, batch.text[:, 1:].flatten(), label_smoothing
+    )
 
 
 def plain_text(store: PairStore | TextStore) -> TextStore:
@@ -169,10 +173,12 @@ def plain_text(store: PairStore | TextStore) -> TextStore:
 
 
 def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
-    return prepare_text(run.data, tokenizer, report, progress, task=TASK.name)
+    return prepare_text(run.data, tokenizer, report, progress, extra_tokens=(), task=TASK.name)
 
 
-def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], WindowBatch], DataPosition]]:
+def _batches(
+    run: Run, dataset: TextDataset, position: DataPosition
+) -> Iterator[tuple[Callable[[], WindowBatch], DataPosition]]:
     return windows(plain_text(dataset.train).tokens, run.data.max_len, run.train.batch_tokens, run.train.seed, position)
 
 
@@ -202,9 +208,11 @@ def perplexity(nats: float) -> Score:
 def _score(generator: TextGenerator, split: str, options: ScoreOptions) -> list[Score]:
     run, tokenizer = generator.run, generator.tokenizer
     dataset = validation_of(tokenizer, run, split, options.report)
-    loss = evaluate(generator.model, _validation(run, dataset), next_token_loss)  # type: ignore[type-var]
+    loss = evaluate(generator.model, _validation(run, dataset), next_token_loss)
     scores = [perplexity(loss)]
-    ordinary = (token for n, token in enumerate(tokenizer.tokens(range(tokenizer.vocab))) if n not in tokenizer.special_ids)
+    ordinary = (
+        token for n, token in enumerate(tokenizer.tokens(range(tokenizer.vocab))) if n not in tokenizer.special_ids
+    )
     if all(len(token) == 1 for token in ordinary):
         scores.append(Score("bits per character", loss / math.log(2), "of all but the first"))
     return scores
@@ -232,7 +240,7 @@ TASK: Task[CausalModel, TextDataset, WindowBatch, TextGenerator] = Task(
     batches=_batches,
     validation=_validation,
     loss=next_token_loss,
-    predictor=_make,  # type: ignore[arg-type]
+    predictor=_make,
     score=_score,
     samples=_samples,
     check=_check,

@@ -36,8 +36,8 @@ def linear_cross_entropy(
 class _LinearCrossEntropy(torch.autograd.Function):
     """Loss and gradients a few hundred rows at a time, while their logits are still in the cache.
 
-    With p = softmax(logits) the gradient of a row's logits is p - (1 - ε) · onehot - ε / V.  The last term is the same for all rows
-    and tokens, so it never touches the (rows, V) block: it is added to the products at the end.
+    With p = softmax(logits) the gradient of a row's logits is p - (1 - ε) · onehot - ε / V.  The last term is the same for all
+    rows and tokens, so it never touches the (rows, V) block: it is added to the products at the end.
     """
 
     @staticmethod
@@ -84,7 +84,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             d_weight -= features.sum(0) * (label_smoothing / vocab)
             if d_bias is not None:
                 d_bias -= len(features) * label_smoothing / vocab
-            ctx.save_for_backward(d_features, d_weight, d_bias)
+            ctx.save_for_backward(d_features, d_weight, d_bias)  # type: ignore[arg-type]
         ctx.mark_non_differentiable(nll)
         return (1 - label_smoothing) * nll + label_smoothing * uniform, nll
 

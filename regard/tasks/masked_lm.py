@@ -6,6 +6,7 @@ Shapes: B texts, T tokens, N masked tokens, D width, V vocabulary.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, TypedDict
 
@@ -74,7 +75,9 @@ class MaskedLM:
         """The most tokens of a text."""
         return max_text_len(self.model, self.run)
 
-    def embed(self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None) -> Tensor:
+    def embed(
+        self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None
+    ) -> Tensor:
         """A unit vector for each text, see `TextEmbedder`."""
         return TextEmbedder(self.model, self.tokenizer, self.run).embed(texts, progress)
 
@@ -118,9 +121,8 @@ def masked_token_loss(model: MaskedModel, batch: MaskedBatch, label_smoothing: f
 
 def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
     extra = () if run.data.tokenizer == "wordpiece" else (MASK,)
-    dataset = prepare_text(run.data, tokenizer, report, progress, task=TASK.name, extra_tokens=extra)
-    require_special(dataset.tokenizer, tokenizer, TASK.name, mask=True)
-    return dataset
+    check = partial(require_special, file=tokenizer, task=TASK.name, mask=True)
+    return prepare_text(run.data, tokenizer, report, progress, extra_tokens=extra, task=TASK.name, check=check)
 
 
 class _Masking(TypedDict):
@@ -136,7 +138,9 @@ def _masking(run: Run, tokenizer: Tokenizer) -> _Masking:
             "special_ids": tokenizer.special_ids, "vocab": tokenizer.vocab}  # fmt: skip
 
 
-def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], MaskedBatch], DataPosition]]:
+def _batches(
+    run: Run, dataset: TextDataset, position: DataPosition
+) -> Iterator[tuple[Callable[[], MaskedBatch], DataPosition]]:
     text = plain_text(dataset.train).tokens
     return masked_windows(text, seed=run.train.seed, position=position, **_masking(run, dataset.tokenizer))
 
@@ -165,7 +169,7 @@ def _score(predictor: MaskedLM | TextEmbedder, split: str, options: ScoreOptions
         raise ValueError("this model was not trained to predict masked words; use one that was, or train it: "
                          "regard train wikitext-bert init=THIS_FOLDER")  # fmt: skip
     dataset = validation_of(tokenizer, run, split, options.report)
-    loss = evaluate(model, _validation(run, dataset), masked_token_loss)  # type: ignore[type-var]
+    loss = evaluate(model, _validation(run, dataset), masked_token_loss)
     predicted = _predict(model, _validation(run, dataset))
     accuracy = 100 * float((predicted.best == predicted.truth).mean())
     scores = [perplexity(loss), Score("masked-token accuracy", accuracy, f"of {len(predicted.truth):,} masked tokens")]
@@ -218,7 +222,11 @@ def _baselines(predicted: _Predicted, text: Ints, vocab: int) -> list[Score]:
         ("bigram baseline", best[predicted.before] == predicted.truth, p_bigram),
     )
     return [
-        Score(name, 100 * float(right.mean()), f"of the training text; perplexity {math.exp(-float(np.log(p).mean())):.2f}")
+        Score(
+            name,
+            100 * float(right.mean()),
+            f"of the training text; perplexity {math.exp(-float(np.log(p).mean())):.2f}",
+        )
         for name, right, p in rows
     ]
 
@@ -237,7 +245,7 @@ TASK: Task[MaskedModel, TextDataset, MaskedBatch, MaskedLM | TextEmbedder] = Tas
     batches=_batches,
     validation=_validation,
     loss=masked_token_loss,
-    predictor=_make,  # type: ignore[arg-type]
+    predictor=_make,
     score=_score,
     samples=_samples,
     check=lambda run, model: require_context(run, model, extra=0),

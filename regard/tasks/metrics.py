@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from sacrebleu.metrics.bleu import BLEU
@@ -26,12 +26,13 @@ class _Batch(Protocol):
     def to(self, device: torch.device) -> Self: ...
 
 
-Model = TypeVar("Model", bound=nn.Module)
 Made = TypeVar("Made", bound=_Batch)
 
 
 @torch.inference_mode()
-def evaluate(model: Model, batches: Iterable[Made], loss: Callable[[Model, Made, float], tuple[Tensor, Tensor]]) -> float:
+def evaluate(
+    model: Model, batches: Iterable[Made], loss: Callable[[Model, Made, float], tuple[Tensor, Tensor]]
+) -> float:
     """Mean negative log-likelihood of a prediction, in nats; no label smoothing, no dropout."""
     training, device = model.training, next(model.parameters()).device
     model.eval()
@@ -41,7 +42,9 @@ def evaluate(model: Model, batches: Iterable[Made], loss: Callable[[Model, Made,
         total, count = total + float(nll), count + batch.tokens
     model.train(training)
     if not count:
-        raise ValueError("the validation data has nothing to predict; give more of it, in the language of the training data")
+        raise ValueError(
+            "the validation data has nothing to predict; give more of it, in the language of the training data"
+        )
     return total / count
 
 
@@ -52,7 +55,7 @@ def translation_scores(answers: Sequence[str], references: Sequence[Sequence[str
     computed), else those of sacreBLEU's 13a.
     """
     most = max(map(len, references))
-    streams = [[refs[i] if i < len(refs) else None for refs in references] for i in range(most)]
+    streams: Any = [[refs[i] if i < len(refs) else None for refs in references] for i in range(most)]
     exact = 100 * sum(answer in refs for answer, refs in zip(answers, references, strict=True)) / len(answers)
     tokens = BLEU(lowercase=True, tokenize="none" if tokenized else "13a", force=True)
     metrics: dict[str, BLEU | CHRF] = {"BLEU": BLEU(force=True), "chrF": CHRF(), "BLEU, tokenized, lower-cased": tokens}
@@ -63,7 +66,9 @@ def translation_scores(answers: Sequence[str], references: Sequence[Sequence[str
     return [*scores, Score("exact", exact, "answers equal to a reference")]
 
 
-def classification_scores(predicted: Sequence[str], wanted: Sequence[str], labels: Sequence[str], what: str) -> list[Score]:
+def classification_scores(
+    predicted: Sequence[str], wanted: Sequence[str], labels: Sequence[str], what: str
+) -> list[Score]:
     """Accuracy, and the mean over classes of F1."""
     right = Counter(p for p, w in zip(predicted, wanted, strict=True) if p == w)
     chosen, present = Counter(predicted), Counter(wanted)

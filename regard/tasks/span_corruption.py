@@ -1,6 +1,7 @@
 """Span corruption (T5): spans of a text are cut out, each leaving a sentinel; the model generates what is missing."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -29,12 +30,13 @@ def spell_spans(tokenizer: Tokenizer, ids: list[int]) -> str:
 
 
 def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
-    dataset = prepare_text(run.data, tokenizer, report, progress, task=TASK.name, extra_tokens=SENTINELS)
-    require_special(dataset.tokenizer, tokenizer, TASK.name, sentinels=2, pad=True)
-    return dataset
+    check = partial(require_special, file=tokenizer, task=TASK.name, sentinels=2, pad=True)
+    return prepare_text(run.data, tokenizer, report, progress, extra_tokens=SENTINELS, task=TASK.name, check=check)
 
 
-def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], PairBatch], DataPosition]]:
+def _batches(
+    run: Run, dataset: TextDataset, position: DataPosition
+) -> Iterator[tuple[Callable[[], PairBatch], DataPosition]]:
     text, special = plain_text(dataset.train).tokens, dataset.tokenizer.special
     return span_windows(text, run.data.max_len, run.train.batch_tokens, run.train.seed, special, position)
 
@@ -46,7 +48,7 @@ def _validation(run: Run, dataset: TextDataset) -> Iterator[PairBatch]:
 
 def _score(predictor: Translator, split: str, options: ScoreOptions) -> list[Score]:
     dataset = validation_of(predictor.tokenizer, predictor.run, split, options.report)
-    return [perplexity(evaluate(predictor.model, _validation(predictor.run, dataset), sequence_loss))]  # type: ignore[type-var]
+    return [perplexity(evaluate(predictor.model, _validation(predictor.run, dataset), sequence_loss))]
 
 
 def _make(model: nn.Module, run: Run, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> Translator:
@@ -63,7 +65,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     batches=_batches,
     validation=_validation,
     loss=sequence_loss,
-    predictor=_make,  # type: ignore[arg-type]
+    predictor=_make,
     score=_score,
     check=lambda run, model: require_context(run, model, extra=1),
 )

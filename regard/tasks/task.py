@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.config import Run
 from regard.data.position import DataPosition
@@ -92,10 +92,14 @@ class Task(Generic[Model, Data, Made, Predictor]):
     data: type  # config class of its data
     card: Card
     prepare: Callable[[Run, Path, Report, Progress], Data]  # finds and encodes the data; the path is of the tokenizer
-    batches: Callable[[Run, Data, DataPosition], Iterator[tuple[Callable[[], Made], DataPosition]]]  # endless; makes a batch when called
+    batches: Callable[
+        [Run, Data, DataPosition], Iterator[tuple[Callable[[], Made], DataPosition]]
+    ]  # endless; makes a batch when called
     validation: Callable[[Run, Data], Iterator[Made]]  # every validation example once
-    loss: Callable[[Model, Made, float], tuple[Tensor, Tensor]]  # (model, batch, label_smoothing) → two sums, see `loss.py`
-    predictor: Callable[[Model, Run, Tokenizer | None, tuple[str, ...]], Predictor]  # (model, run, tokenizer, labels)
+    loss: Callable[
+        [Model, Made, float], tuple[Tensor, Tensor]
+    ]  # (model, batch, label_smoothing) → two sums, see `loss.py`
+    predictor: Callable[[nn.Module, Run, Tokenizer | None, tuple[str, ...]], Predictor]  # (model, run, tokenizer, labels)
     score: Callable[[Predictor, str, ScoreOptions], list[Score]]  # of a split by name, or a file
     samples: Callable[[Predictor, Data], list[str]] = lambda predictor, dataset: []  # lines shown at every evaluation
     check: Callable[[Run, Model], None] = lambda run, model: None  # refuses a model that does not fit the data

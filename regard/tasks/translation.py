@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar, Protocol, TypedDict
@@ -19,7 +20,8 @@ from regard.data.position import DataPosition
 from regard.data.sources import SOURCES
 from regard.data.text.batches import PairBatch, all_pair_batches, pad, pair_batches
 from regard.data.text.config import TextData
-from regard.data.text.dataset import TextDataset, find_split, prepare_pairs, require_special, source_names, task_prefixes
+from regard.data.text.dataset import TextDataset, prepare_pairs, require_special
+from regard.data.text.splits import find_split, source_names, task_prefixes
 from regard.data.text.store import PairStore, TextStore
 from regard.data.text.tokenizer import Tokenizer
 from regard.decode import search
@@ -31,7 +33,16 @@ from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, translation_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 
-__all__ = ["TASK", "EncoderDecoder", "Sampling", "Translation", "Translator", "batch_pairs", "sequence_loss", "validate_pairs"]
+__all__ = [
+    "TASK",
+    "EncoderDecoder",
+    "Sampling",
+    "Translation",
+    "Translator",
+    "batch_pairs",
+    "sequence_loss",
+    "validate_pairs",
+]
 
 MIN_SENTENCES = 4  # that make a thread worth its start
 MAX_THREADS = 8  # each holds a batch of its own
@@ -117,9 +128,10 @@ class Translator:
                              f"split it into sentences")  # fmt: skip
 
     def translate(
-        self, texts: Sequence[str] | Sequence[list[int]], *, beam: int | None = None, n_best: int = 1, length_penalty: float | None = None,
-        tokens: int | None = None, batch: int | None = None, temperature: float | None = None, top_k: int = 0, top_p: float = 1.0,
-        seed: int = 0, scored: bool = False, first: int = 1, progress: Callable[[int], None] = lambda done: None,
+        self, texts: Sequence[str] | Sequence[list[int]], *, beam: int | None = None, n_best: int = 1,
+        length_penalty: float | None = None, tokens: int | None = None, batch: int | None = None,
+        temperature: float | None = None, top_k: int = 0, top_p: float = 1.0, seed: int = 0, scored: bool = False,
+        first: int = 1, progress: Callable[[int], None] = lambda done: None,
     ) -> list[Translation]:  # fmt: skip
         """Translate sentences, given as text or as the token ids that `encode` returns.
 
@@ -131,7 +143,9 @@ class Translator:
         width, size = decode.beam_size if beam is None else beam, decode.batch_size if batch is None else batch
         penalty = decode.length_penalty if length_penalty is None else length_penalty
         if temperature is not None and beam is not None and beam > 1:
-            raise ValueError(f"beam {beam} and temperature {temperature}; search with a beam or sample with a temperature")
+            raise ValueError(
+                f"beam {beam} and temperature {temperature}; search with a beam or sample with a temperature"
+            )
         _check_options(width, n_best, size, penalty, temperature, top_k, top_p, seed)
         if tokens is not None and tokens < 1:
             raise ValueError(f"answers of {tokens} tokens; ask for 1 or more")
@@ -144,12 +158,15 @@ class Translator:
         return [self._translation(hypotheses[:n_best]) for hypotheses in answers]
 
     def _translation(self, hypotheses: list[Hypothesis]) -> Translation:
-        best = [Translation(self.spell(self.tokenizer, ids), self.tokenizer.tokens(ids), ids, score) for ids, score in hypotheses]
+        best = [
+            Translation(self.spell(self.tokenizer, ids), self.tokenizer.tokens(ids), ids, score)
+            for ids, score in hypotheses
+        ]
         return Translation(best[0].text, best[0].tokens, best[0].ids, best[0].score, best)
 
     def search(
-        self, sources: Sequence[list[int]], *, beam: int, batch: int, penalty: float, scored: bool = False, tokens: int | None = None,
-        sampling: Sampling | None = None, progress: Callable[[int], None] = lambda done: None,
+        self, sources: Sequence[list[int]], *, beam: int, batch: int, penalty: float, scored: bool = False,
+        tokens: int | None = None, sampling: Sampling | None = None, progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Token ids in, token ids out: the answers to each sentence, best first, in the order of the sentences."""
         special, device = self.tokenizer.special, next(self.model.parameters()).device
@@ -224,9 +241,13 @@ def _pairs(store: PairStore | TextStore) -> PairStore:
     return store
 
 
-def batch_pairs(run: Run, dataset: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], PairBatch], DataPosition]]:
+def batch_pairs(
+    run: Run, dataset: TextDataset, position: DataPosition
+) -> Iterator[tuple[Callable[[], PairBatch], DataPosition]]:
     """Endless batches by token count."""
-    return pair_batches(_pairs(dataset.train), dataset.tokenizer.special, run.train.batch_tokens, run.train.seed, position)
+    return pair_batches(
+        _pairs(dataset.train), dataset.tokenizer.special, run.train.batch_tokens, run.train.seed, position
+    )
 
 
 def validate_pairs(run: Run, dataset: TextDataset) -> Iterator[PairBatch]:
@@ -235,9 +256,8 @@ def validate_pairs(run: Run, dataset: TextDataset) -> Iterator[PairBatch]:
 
 
 def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
-    dataset = prepare_pairs(run.data, tokenizer, report, progress)
-    require_special(dataset.tokenizer, tokenizer, TASK.name, pad=True)
-    return dataset
+    check = partial(require_special, file=tokenizer, task=TASK.name, pad=True)
+    return prepare_pairs(run.data, tokenizer, report, progress, task=TASK.name, check=check)
 
 
 def _samples(translator: Translator, dataset: TextDataset) -> list[str]:
@@ -272,11 +292,17 @@ def _score_set(translator: Translator, name: str, split: str, options: ScoreOpti
     encoded = translator.encode(sources)
     short = [ids if len(ids) <= translator.max_len else [] for ids in encoded]
     if cut := sum(bool(ids) for ids in encoded) - sum(bool(ids) for ids in short):
-        options.report(f"{cut} of {len(sources)} sentences are too long for this model and are scored as empty translations")
-    answers = translator.translate(short, beam=options.beam_size, length_penalty=options.length_penalty, progress=options.progress)
+        options.report(
+            f"{cut} of {len(sources)} sentences are too long for this model and are scored as empty translations"
+        )
+    answers = translator.translate(
+        short, beam=options.beam_size, length_penalty=options.length_penalty, progress=options.progress
+    )
     scores = translation_scores([answer.text for answer in answers], references, tokenized=data.text == "tok")
     if name in SOURCES and SOURCES[name].kind == "labels":
-        scores = [Score("accuracy", score.value, "answers that are the class") for score in scores if score.name == "exact"]
+        scores = [
+            Score("accuracy", score.value, "answers that are the class") for score in scores if score.name == "exact"
+        ]
     several = len(source_names(data)) > 1 and name
     return [score._replace(name=f"{name}: {score.name}") for score in scores] if several else scores
 
@@ -302,7 +328,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     batches=batch_pairs,
     validation=validate_pairs,
     loss=sequence_loss,
-    predictor=_make,  # type: ignore[arg-type]
+    predictor=_make,
     score=_score,
     samples=_samples,
     check=lambda run, model: require_context(run, model, extra=1),
@@ -310,5 +336,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     scored_by_search=True,
     int8=True,
     score_limit=1000,
-    score_text=lambda run: f", at most 1,000 pairs of a set, beam {run.decode.beam_size}, length penalty {run.decode.length_penalty}",
+    score_text=lambda run: (
+        f", at most 1,000 pairs of a set, beam {run.decode.beam_size}, length penalty {run.decode.length_penalty}"
+    ),
 )

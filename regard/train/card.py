@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from regard.config import Run
-from regard.data.sources import SOURCES, licence_of
+from regard.data.sources import SOURCES
+from regard.data.text.splits import licence_of
 from regard.tasks import task_of
 from regard.tasks.metrics import Score
 
@@ -17,8 +18,9 @@ def card(run: Run, *, version: str, command: str, parameters: int, minutes: floa
     pairs = SOURCES[data.source].pairs if data.source in SOURCES else ()
     languages = (data.pair or pairs[0]).split("-") if pairs else []
     facts = {
-        "data": (data.source or data.train) + (" (lower-cased, tokenized text)" if getattr(data, "text", "raw") == "tok" else ""),
-        "licence of the data": run.licence or licence_of(data.source),
+        "data": (data.source or data.train)
+        + (" (lower-cased, tokenized text)" if getattr(data, "text", "raw") == "tok" else ""),
+        "licence of the data": run.licence or licence_of(data),
         "parameters": f"{parameters:,}",
         "trained for": f"{steps:,} steps of up to {task.batch_text(run)}, {minutes:.1f} minutes",
         **({"initialized from": run.init} if run.init else {}),

@@ -34,7 +34,14 @@ __all__ = ["average", "intact_weights", "newest", "prune", "restore", "save"]
 MOMENTS = ("step", "exp_avg", "exp_avg_sq", "row_var", "col_var", "variance")  # of Adam, and of Adafactor
 RAW = "raw"  # suffix of weights of which `model.safetensors` holds the moving average
 RESUMABLE = 2  # newest checkpoints that keep their optimizer state, twice as large as the model
-DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError)  # what reading a damaged file raises
+DAMAGE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+)  # what reading a damaged file raises
 
 
 def save(
@@ -92,7 +99,9 @@ def newest(files: RunFolder, report: Callable[[str], None]) -> tuple[Checkpoint,
         except DAMAGE as error:
             report(f"{checkpoint.path} is damaged ({error}); going back to the one before it")
     if found:
-        raise ValueError(f"no checkpoint of {files.path} is intact; train again with --fresh, or restore {found[-1].path}")
+        raise ValueError(
+            f"no checkpoint of {files.path} is intact; train again with --fresh, or restore {found[-1].path}"
+        )
     return None
 
 

@@ -1,7 +1,7 @@
 """Optimizers and schedules: section 5.3 of https://arxiv.org/abs/1706.03762, Adafactor for T5, and a cosine."""
 
 import math
-from typing import TypedDict
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,11 +11,6 @@ from regard.config import TrainConfig
 __all__ = ["adafactor", "adam", "cosine", "inverse_square_root", "learning_rate", "make_optimizer"]
 
 FLOOR = 0.1  # of the peak, where a cosine ends
-
-
-class _Group(TypedDict):
-    params: list[nn.Parameter]
-    weight_decay: float
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -39,7 +34,7 @@ def adafactor(model: nn.Module, weight_decay: float = 0.0) -> torch.optim.Adafac
     return torch.optim.Adafactor(_groups(model, weight_decay), lr=0.0)
 
 
-def _groups(model: nn.Module, weight_decay: float) -> list[_Group]:
+def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     matrices, vectors = list[nn.Parameter](), list[nn.Parameter]()
     for p in model.parameters():  # a vector folded to (1, D, 1) is still one
         (matrices if p.ndim == 2 or sum(side > 1 for side in p.shape) > 1 else vectors).append(p)
