@@ -4,6 +4,7 @@ A processor may claim instructions that its machine does not let it run: the fir
 the first one is made by a child, and a machine that cannot do it costs the user an error, not the session.
 """
 
+import os
 import subprocess
 import sys
 
@@ -32,7 +33,8 @@ class PrecisionProbe:
     def __enter__(self) -> "PrecisionProbe":
         if self.precision != "float32":
             self.child = subprocess.Popen(  # noqa: S603  our own module
-                [sys.executable, "-m", __name__],
+                [sys.executable, "-P", "-m", __name__],
+                env={**os.environ, "PYTHONSAFEPATH": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

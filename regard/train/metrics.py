@@ -116,10 +116,11 @@ def _translations(
         for source, target in pairs:
             grouped.setdefault(source, []).append(target)
         sources, references = list(grouped), list(grouped.values())
-    long = translator.too_long(sources)
+    encoded = translator.encode(sources)
+    long = translator.too_long(encoded)
     if long:
         say(f"{len(long)} of {len(sources)} sentences are too long for this model and count as not translated")
-    answers = translator.translate(["" if row in long else source for row, source in enumerate(sources)], **how)
+    answers = translator.translate_ids([[] if row in long else ids for row, ids in enumerate(encoded)], **how)
     found = score([answer.text for answer in answers], references, tokenised=data.text == "tok")
     if name in SOURCES and SOURCES[name].kind == "labels":
         found = [
