@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from regard.view.image_maps import ImageMap as ImageMap
     from regard.view.image_maps import map_image_attention as map_image_attention
     from regard.view.maps import AttentionMap as AttentionMap
-    from regard.view.maps import look as look
+    from regard.view.maps import map_attention as map_attention
 
 _HOMES = {
     "Run": "config",
@@ -72,7 +72,7 @@ _HOMES = {
     "load": "decode.folder",
     "fit": "train.loop",
     "AttentionMap": "view.maps",
-    "look": "view.maps",
+    "map_attention": "view.maps",
     "ImageMap": "view.image_maps",
     "map_image_attention": "view.image_maps",
     "cost": "view.cost",
