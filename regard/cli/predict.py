@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
@@ -17,10 +19,13 @@ from regard.cli.options import Device, Input, Json, Precision, RunPath
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.decode.painter import ImageGenerator
-    from regard.decode.reader import Guess, Reader
-    from regard.decode.translator import TranslateOptions, Translator
-    from regard.decode.writer import TextGenerator
+    from regard.tasks.image_classification import ImageClassifier
+    from regard.tasks.image_generation import ImageGenerator
+    from regard.tasks.language_model import TextGenerator
+    from regard.tasks.masked_lm import MaskedLM
+    from regard.tasks.text_classification import TextClassifier
+    from regard.tasks.text_embedding import Prediction, TextEmbedder
+    from regard.tasks.translation import Translation, Translator
 
 __all__ = ["ask", "classify", "embed", "fill", "generate", "translate"]
 
@@ -48,24 +53,24 @@ def translate(
 
     regard translate runs/multi30k "A man is riding a bike." --beam 5 --n-best 3
     """
-    _translate(open_run(run, "translate", device, precision), sentences, input_, json_, {
-        "beam": beam, "n_best": n_best, "length_penalty": length_penalty, "tokens": tokens, "batch": batch,
-        "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed})  # fmt: skip
+    translator = open_run(run, "translate", device, precision)
+    _translate(translator, sentences, input_, json_, n_best, seed, partial(
+        translator.translate, beam=beam, n_best=n_best, length_penalty=length_penalty, tokens=tokens, batch=batch,
+        temperature=temperature, top_k=top_k, top_p=top_p))  # fmt: skip
 
 
-def _translate(translator: "Translator", sentences: list[str] | None, input_: Path | None, json_: bool,
-               how: "TranslateOptions") -> None:  # fmt: skip
-    done, seed, n_best = 0, how.get("seed", 0), how.get("n_best", 1)
+def _translate(translator: "Translator", sentences: list[str] | None, input_: Path | None, json_: bool, n_best: int, seed: int,
+               search: "Callable[..., list[Translation]]") -> None:  # fmt: skip
+    done = 0
     with read_texts(sentences, input_, "translating") as (chunks, count):
         for chunk in chunks:
             _warn_unprefixed(translator, chunk)
             sources = translator.encode(chunk)
-            fitting = next(
-                iter(translator.too_long(sources)), len(sources)
-            )  # a long one does not discard those before it
-            how = {**how, "seed": seed + done, "scored": json_, "progress": partial(count, done)}
-            answers = translator.translate_ids(sources[:fitting], **how)
-            for number, (sentence, answer) in enumerate(zip(chunk[:fitting], answers, strict=True), done + 1):
+            short = [
+                *takewhile(lambda ids: len(ids) <= translator.max_len, sources)
+            ]  # a long one does not discard those before
+            answers = search(short, seed=seed + done, scored=json_, progress=partial(count, done))
+            for number, (sentence, answer) in enumerate(zip(chunk, answers, strict=False), done + 1):
                 if json_:
                     print(json.dumps({"source": sentence, **dataclasses.asdict(answer)}, ensure_ascii=False))
                 elif n_best > 1:
@@ -74,7 +79,8 @@ def _translate(translator: "Translator", sentences: list[str] | None, input_: Pa
                 else:
                     print(answer.text)
             sys.stdout.flush()
-            translator.check_lengths(sources, done + 1)
+            for number, ids in enumerate(sources, done + 1):
+                translator.require_short(ids, number)
             done += len(chunk)
 
 
@@ -93,8 +99,9 @@ def ask(
 
     regard ask runs/t5-multitask "translate English to German: This is good."
     """
-    _translate(open_run(run, "ask", device, precision), questions, input_, json_,
-               {"beam": beam, "tokens": tokens, "batch": batch})  # fmt: skip
+    translator = open_run(run, "ask", device, precision)
+    search = partial(translator.translate, beam=beam, tokens=tokens, batch=batch)
+    _translate(translator, questions, input_, json_, 1, 0, search)
 
 
 def generate(
@@ -119,26 +126,42 @@ def generate(
 
     regard generate runs/mnist-image-gpt --out samples.png
     """
-    from regard.data.files import read_lines
-
     if stream and json_:
         raise ValueError("--stream prints pieces, --json one object; give one of them")
     predictor = open_run(run, "generate", device, precision)
-    if predictor.run.task == "pixels":
-        if prompt is not None or tokens is not None or stop or stream or json_:
-            raise ValueError(
-                f"{run} generates images; it takes --out, --count, --temperature, --top-k, --top-p, --seed only"
-            )
-        _generate_images(predictor, out, 64 if count is None else count, temperature, top_k, top_p, seed)
-        return
-    if out is not None or count is not None:
-        raise ValueError(f"--out and --count are for images; {run} generates text")
+    sampling = _Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    for_text: dict[str, object] = {
+        "PROMPT": prompt,
+        "--tokens": tokens,
+        "--stop": stop,
+        "--stream": stream or None,
+        "--json": json_ or None,
+    }
+    for_images: dict[str, object] = {"--out": out, "--count": count}
+    useless = {"text": for_images, "images": for_text}[predictor.OUTPUT]
+    if given := [name for name, value in useless.items() if value]:
+        raise ValueError(
+            f"{run} generates {predictor.OUTPUT}, to which {', '.join(given)} does not apply; leave it out"
+        )
+    {"text": partial(_generate_text, prompt=prompt, tokens=tokens, stop=stop or (), stream=stream, json_=json_),
+     "images": partial(_generate_images, out=out, count=64 if count is None else count)}[predictor.OUTPUT](
+        predictor, sampling)  # fmt: skip
+
+
+class _Sampling(TypedDict):
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+
+def _generate_text(generator: "TextGenerator", sampling: _Sampling, prompt: str | None, tokens: int | None, stop: Sequence[str],
+                   stream: bool, json_: bool) -> None:  # fmt: skip
+    from regard.data.files import read_lines
+
     if prompt is None:
         prompt = "" if sys.stdin is None or sys.stdin.isatty() else "\n".join(read_lines(Path("-")))
-    generator: TextGenerator = predictor
-    pieces = generator.stream(
-        prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop or ()
-    )
+    pieces = generator.stream(prompt, tokens=tokens, stop=stop, **sampling)
     if json_:
         print(json.dumps({"prompt": prompt, "text": "".join(pieces)}, ensure_ascii=False))
     elif stream:
@@ -150,17 +173,14 @@ def generate(
         print(prompt + "".join(pieces))
 
 
-def _generate_images(generator: "ImageGenerator", out: Path | None, count: int, temperature: float, top_k: int,
-                     top_p: float, seed: int) -> None:  # fmt: skip
+def _generate_images(generator: "ImageGenerator", sampling: _Sampling, out: Path | None, count: int) -> None:
     from regard.view.image_grid import check_out, save_image_grid
 
     if out is None:
         raise ValueError("images need a file; give --out samples.png")
     check_out(out)
     with show_progress("pixels") as counter:
-        images = generator.draw(
-            count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, progress=partial(counter, 0)
-        )
+        images = generator.generate(count, **sampling, progress=partial(counter, 0))
     save_image_grid(images, out)
     print(f"saved {count:,} images in {out}")
 
@@ -178,16 +198,16 @@ def fill(
     """
     if top < 1:
         raise ValueError(f"--top {top}; ask for 1 or more predictions")
-    reader: Reader = open_run(run, "fill", device)
+    model: MaskedLM = open_run(run, "fill", device)
     with read_texts(texts, None, "reading") as (chunks, _):
         for text in (text for chunk in chunks for text in chunk):
-            filled = reader.fill(text, top)
+            filled = model.fill(text, top)
             if json_:
-                predictions = [[prediction._asdict() for prediction in word] for word in filled.guesses]
+                predictions = [[prediction._asdict() for prediction in word] for word in filled.predictions]
                 print(json.dumps({"source": text, "text": filled.text, "predictions": predictions}, ensure_ascii=False))
                 continue
             print(filled.text)
-            for word in filled.guesses:
+            for word in filled.predictions:
                 print("   ", ", ".join(f"{prediction.text} {prediction.probability:.1%}" for prediction in word))
 
 
@@ -208,25 +228,26 @@ def classify(
     """
     if top < 1:
         raise ValueError(f"--top {top}; ask for 1 or more classes")
-    predictor = open_run(run, "classify", device, precision)
-    done, images = 0, predictor.run.task == "image"
-    size = predictor.run.decode.batch_size if images else CHUNK
+    predictor: TextClassifier | ImageClassifier = open_run(run, "classify", device, precision)
+    size, line = {"text": (CHUNK, "{classes}"), "image": (predictor.run.decode.batch_size, "{source}\t{classes}")}[
+        predictor.INPUT
+    ]
+    done = 0
     with read_texts(texts, input_, "classifying", size) as (chunks, count):
         for chunk in chunks:
-            predict = partial(predictor.classify if images else predictor.classify_ids, top=top)
-            inputs = chunk if images else _encode(predictor, chunk)
+            predict, inputs = partial(predictor.classify, top=top), _encode(predictor, chunk)
             for text, classes in zip(chunk, _classify(predict, inputs, partial(count, done)), strict=True):
                 if json_:
                     print(json.dumps({"source": text, "classes": [c._asdict() for c in classes]}, ensure_ascii=False))
                 else:
-                    line = "\t".join(f"{prediction.text} {prediction.probability:.1%}" for prediction in classes)
-                    print(f"{text}\t{line}" if images else line)
+                    columns = "\t".join(f"{prediction.text} {prediction.probability:.1%}" for prediction in classes)
+                    print(line.format(source=text, classes=columns))
             done += len(chunk)
             sys.stdout.flush()
 
 
-def _classify(predict: "Callable[..., list[list[Guess]]]", inputs: Sequence[object], progress: Callable[[int], None]
-              ) -> Iterator["list[Guess]"]:  # fmt: skip
+def _classify(predict: "Callable[..., list[list[Prediction]]]", inputs: Sequence[object], progress: Callable[[int], None]
+              ) -> Iterator["list[Prediction]"]:  # fmt: skip
     """The classes of each text or image; one that cannot be read does not discard those before it."""
     try:
         yield from predict(inputs, progress=progress)
@@ -257,7 +278,7 @@ def embed(
         raise ValueError(f"--out {out}; vectors are written as numpy's .npy")
     if out and not out.parent.is_dir():
         raise ValueError(f"no folder {out.parent}; make it, or choose another --out")
-    reader: Reader = open_run(run, "embed", device)
+    embedder: TextEmbedder | MaskedLM | TextClassifier = open_run(run, "embed", device)
     read: list[str] = []
     vectors: list[Tensor] = []
     with read_texts(texts, input_, "reading") as (chunks, count):
@@ -266,7 +287,7 @@ def embed(
                 raise ValueError(
                     f"over {MAX_COMPARED} texts are too many for a table of all pairs; give --out FILE.npy or --json"
                 )
-            vectors.append(reader.embed_ids(_encode(reader, chunk), partial(count, len(read))))
+            vectors.append(embedder.embed(_encode(embedder, chunk), partial(count, len(read))))
             read += chunk
             if json_:
                 for text, vector in zip(chunk, vectors.pop().tolist(), strict=True):
@@ -310,9 +331,9 @@ def _warn_unprefixed(translator: "Translator", texts: list[str]) -> None:
               f"{', '.join(map(repr, prefixes))}; its answer may be meaningless", file=sys.stderr)  # fmt: skip
 
 
-def _encode(reader: "Reader", texts: list[str]) -> list[list[int]]:
-    """The token ids of texts, with a note if some will be truncated."""
-    encoded = reader.encode(texts)
-    if cut := reader.too_long(encoded):
-        print(f"{len(cut)} of {len(texts)} texts have over {reader.max_len} tokens and were truncated", file=sys.stderr)
+def _encode(predictor: "TextEmbedder | MaskedLM | TextClassifier | ImageClassifier", texts: list[str]) -> Any:
+    """The inputs of a predictor, token ids or files, with a note if some texts will be truncated."""
+    encoded, limit = predictor.encode(texts), getattr(predictor, "max_len", math.inf)
+    if cut := sum(len(ids) > limit for ids in encoded):
+        print(f"{cut} of {len(texts)} texts have over {limit} tokens and were truncated", file=sys.stderr)
     return encoded

@@ -38,6 +38,7 @@ class ImageClassifier:
     """A trained image model and the names of its classes."""
 
     VERBS: ClassVar = ("classify",)  # of the command line
+    INPUT: ClassVar = "image"
 
     model: nn.Module
     run: Run
@@ -65,6 +66,10 @@ class ImageClassifier:
                 predictions.append([Prediction(self.labels[n], p) for n, p in zip(classes, ps, strict=True)])
             progress(len(predictions))
         return predictions
+
+    def encode(self, files: Sequence[str]) -> Sequence[str]:
+        """Images are read as they are classified."""
+        return files
 
     def read(self, image: str | Path | Bytes) -> Tensor:
         """The model's input: the middle of the image, resized and normalised; (1, C, Y, X)."""

@@ -37,6 +37,8 @@ class ImageGenerator:
     """A trained pixel model."""
 
     VERBS: ClassVar = ("generate",)  # of the command line
+    INPUT: ClassVar = "nothing"
+    OUTPUT: ClassVar = "images"
 
     model: nn.Module
     run: Run

@@ -48,6 +48,8 @@ class TextGenerator:
     """A trained language model with its tokenizer."""
 
     VERBS: ClassVar = ("generate",)  # of the command line
+    INPUT: ClassVar = "text"
+    OUTPUT: ClassVar = "text"
 
     model: nn.Module
     tokenizer: Tokenizer

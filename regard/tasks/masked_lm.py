@@ -64,6 +64,7 @@ class MaskedLM:
     """A trained masked language model with its tokenizer."""
 
     VERBS: ClassVar = ("fill", "embed")  # of the command line
+    INPUT: ClassVar = "text"
     HINTS: ClassVar = TextEmbedder.HINTS
 
     model: nn.Module
@@ -74,6 +75,10 @@ class MaskedLM:
     def max_len(self) -> int:
         """The most tokens of a text."""
         return max_text_len(self.model, self.run)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text."""
+        return encode_texts(self.tokenizer, texts)
 
     def embed(
         self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None

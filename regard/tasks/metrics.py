@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from torch import Tensor, nn
+from torch import Tensor
 
 __all__ = ["Score", "classification_scores", "evaluate", "translation_scores"]
 
@@ -31,7 +31,7 @@ Made = TypeVar("Made", bound=_Batch)
 
 @torch.inference_mode()
 def evaluate(
-    model: Model, batches: Iterable[Made], loss: Callable[[Model, Made, float], tuple[Tensor, Tensor]]
+    model: nn.Module, batches: Iterable[Made], loss: Callable[[Any, Made, float], tuple[Tensor, Tensor]]
 ) -> float:
     """Mean negative log-likelihood of a prediction, in nats; no label smoothing, no dropout."""
     training, device = model.training, next(model.parameters()).device

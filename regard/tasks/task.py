@@ -99,7 +99,9 @@ class Task(Generic[Model, Data, Made, Predictor]):
     loss: Callable[
         [Model, Made, float], tuple[Tensor, Tensor]
     ]  # (model, batch, label_smoothing) → two sums, see `loss.py`
-    predictor: Callable[[nn.Module, Run, Tokenizer | None, tuple[str, ...]], Predictor]  # (model, run, tokenizer, labels)
+    predictor: Callable[
+        [nn.Module, Run, Tokenizer | None, tuple[str, ...]], Predictor
+    ]  # (model, run, tokenizer, labels)
     score: Callable[[Predictor, str, ScoreOptions], list[Score]]  # of a split by name, or a file
     samples: Callable[[Predictor, Data], list[str]] = lambda predictor, dataset: []  # lines shown at every evaluation
     check: Callable[[Run, Model], None] = lambda run, model: None  # refuses a model that does not fit the data

@@ -39,6 +39,7 @@ class TextClassifier:
     """A trained text classifier with its tokenizer and the names of its classes."""
 
     VERBS: ClassVar = ("classify", "embed")  # of the command line
+    INPUT: ClassVar = "text"
     HINTS: ClassVar = TextEmbedder.HINTS
 
     model: nn.Module
@@ -48,8 +49,12 @@ class TextClassifier:
 
     @property
     def max_len(self) -> int:
-        """The most tokens of a text; longer ones are cut."""
+        """The most tokens of a text; longer ones are truncated."""
         return max_text_len(self.model, self.run)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text."""
+        return encode_texts(self.tokenizer, texts)
 
     def embed(
         self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None

@@ -14,7 +14,7 @@ from regard.config import Run
 from regard.data.text.tokenizer import Tokenizer
 from regard.layers.masks import padding_mask
 
-__all__ = ["Prediction", "TextEmbedder", "TextEncoder", "encoded_batches", "max_text_len"]
+__all__ = ["Prediction", "TextEmbedder", "TextEncoder", "encode_texts", "encoded_batches", "max_text_len"]
 
 
 class Prediction(NamedTuple):
@@ -33,6 +33,13 @@ class TextEncoder(Protocol):
         """A vector for each token: (B, T) → (B, T, D)."""
 
 
+def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of each text, without start and end."""
+    if isinstance(texts, str):
+        raise ValueError("a list of texts is wanted, not one string; put it in brackets")
+    return tokenizer.encode(texts)
+
+
 def max_text_len(model: nn.Module, run: Run) -> int:
     """The most tokens of a text, without start and end."""
     return min(int(model.max_len) - 2, run.data.max_len)  # type: ignore[arg-type]
@@ -45,12 +52,11 @@ def encoded_batches(
     texts: Sequence[str] | Sequence[list[int]],
     progress: Callable[[int], None],
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Texts, or their ids, of similar length together: their rows, tokens (B, T) and mask; too long texts are cut."""
-    if isinstance(texts, str):
-        raise ValueError("a list of texts is wanted, not one string; put it in brackets")
+    """Texts, or their ids, of similar length together: their rows, tokens (B, T) and mask; too long texts are truncated."""
     special, size, device = tokenizer.special, run.decode.batch_size, next(model.parameters()).device
     longest = max_text_len(model, run)
-    ids = [text[:longest] if isinstance(text, list) else tokenizer.encode([text])[0][:longest] for text in texts]
+    encoded = [ids for ids in texts if isinstance(ids, list)] or encode_texts(tokenizer, texts)  # type: ignore[arg-type]
+    ids = [row[:longest] for row in encoded]
     order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
     for first in range(0, len(order), size):
         rows = order[first : first + size]
@@ -67,9 +73,10 @@ class TextEmbedder:
     """A text encoder with its tokenizer."""
 
     VERBS: ClassVar = ("embed",)  # of the command line
+    INPUT: ClassVar = "text"
     HINTS: ClassVar = {
-        "fill": "it was not trained to predict masked words: regard train wikitext-bert init=THIS_FOLDER",
-        "classify": "it was not trained on classes: regard train sst2 init=THIS_FOLDER",
+        "fill": ", or train it to predict masked words: regard train wikitext-bert init=THIS_FOLDER",
+        "classify": ", or train it on classes: regard train sst2 init=THIS_FOLDER",
     }
 
     model: nn.Module
@@ -78,8 +85,12 @@ class TextEmbedder:
 
     @property
     def max_len(self) -> int:
-        """The most tokens of a text; longer ones are cut."""
+        """The most tokens of a text; longer ones are truncated."""
         return max_text_len(self.model, self.run)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text."""
+        return encode_texts(self.tokenizer, texts)
 
     @torch.inference_mode()
     def embed(

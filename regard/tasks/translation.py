@@ -91,6 +91,7 @@ class Translator:
     """A trained encoder-decoder with its tokenizer."""
 
     VERBS: ClassVar = ("translate", "ask")  # of the command line
+    INPUT: ClassVar = "text"
 
     model: nn.Module
     tokenizer: Tokenizer
