@@ -25,7 +25,7 @@ from regard.tasks.language_model import perplexity, plain_text, validation_of
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, evaluate
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
-from regard.tasks.text_embedding import Prediction, TextEmbedder, TextEncoder, max_text_len
+from regard.tasks.text_embedding import Prediction, TextEmbedder, TextEncoder, encode_texts, max_text_len
 
 __all__ = ["TASK", "FilledText", "MaskedLM"]
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = ["Score", "classification_scores", "evaluate", "translation_scores"]
 

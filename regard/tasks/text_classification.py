@@ -20,7 +20,7 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.tasks.loss import class_cross_entropy
 from regard.tasks.metrics import Score, classification_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
-from regard.tasks.text_embedding import Prediction, TextEmbedder, encoded_batches, max_text_len
+from regard.tasks.text_embedding import Prediction, TextEmbedder, encode_texts, encoded_batches, max_text_len
 
 __all__ = ["TASK", "TextClassifier"]
 
