@@ -57,7 +57,8 @@ def test_the_commands_run_as_pasted(tmp_path, minilm):
         Image.effect_noise((40, 30), 60).convert("RGB").save(tmp_path / name)
     few = ["train.steps=3", "train.save_every=2", "decode.beam_size=1"]
     shape = ["data.vocab=300", "model.dim=16", "model.depth=1", "model.heads=2"]
-    small = {"fashion-vit": ["model.dim=18"], "cifar10-swin": ["model.dim=16"], "images": ["train.batch_size=2", "model.image=32"],
+    small = {"fashion-vit": ["model.dim=18"], "cifar10-swin": ["model.dim=16"],
+             "images": ["train.batch_size=2", "model.image=32"],
              "mnist-image-gpt": ["model.dim=16", "model.depth=1", "model.heads=2", "model.image=8"]}  # fmt: skip
     verbs = set()
     for words in commands():
