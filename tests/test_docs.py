@@ -116,6 +116,15 @@ def test_config_keys_exist(page):
             assert key in known or key == "model.safetensors", f"{span}: no key {key}"
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_python_files_named_in_the_text_exist(page):
+    files = [
+        f"/{path.relative_to(ROOT)}" for top in ("regard", "tests", "benchmarks") for path in (ROOT / top).rglob("*.py")
+    ]
+    for named in {name for span in code_spans(page) for name in re.findall(r"[\w/]+\.py\b", span)}:
+        assert any(file.endswith(f"/{named}") for file in files), f"no file {named}"
+
+
 def test_the_python_code_of_contributing_parses():
     for block in re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.M | re.S):
         entry = block.startswith('"') and not block.startswith('"""')  # a line of a table
