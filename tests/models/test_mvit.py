@@ -142,8 +142,8 @@ def slow_mvit(w, c, picture):
         x = x + w["positions.table"]
     for number, plan in enumerate(BLOCKS[c.expand]):
         x = slow_block(under(w, f"blocks.{number}"), c, x, plan)
-    x = norm(under(w, "end"), x)
-    return linear(under(w, "classes"), x[0] if c.pool == "token" else x.mean(0))
+    x = norm(under(w, "final_norm"), x)
+    return linear(under(w, "classifier"), x[0] if c.pool == "token" else x.mean(0))
 
 
 @pytest.mark.parametrize("kind", list(KINDS))

@@ -151,7 +151,7 @@ def test_who_watches_sees_every_place_look_at_every_place():
     model.attention[1].gate.fill_(1.0)
     with watch(model) as seen:
         logits = model(x)
-    [weights] = seen["looks.1.attn"]
+    [weights] = seen["attention.1.attn"]
     assert weights.shape == (3, 2, 8 * 6, 8 * 6)
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 2, 48))
     torch.testing.assert_close(model(x), logits)
@@ -192,7 +192,7 @@ def test_the_order_in_memory_does_not_matter():
         grid = x
         for part in (model.stem, *model.stages):
             grid = part(grid)  # row by row, as it came
-        torch.testing.assert_close(model.classes(grid.mean((2, 3))), model(x))
+        torch.testing.assert_close(model.classifier(grid.mean((2, 3))), model(x))
 
 
 @pytest.mark.parametrize(
