@@ -44,7 +44,7 @@ class PreNorm(nn.Module):
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
-        return self.dropout.onto(x, f(self.norm(x)))
+        return self.dropout.add_residual(x, f(self.norm(x)))
 
     def at_hand(self) -> Around:
         """The same as a plain function that drops nothing."""
@@ -70,7 +70,7 @@ class PostNorm(nn.Module):
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
-        return self.norm(self.dropout.onto(x, f(x)))
+        return self.norm(self.dropout.add_residual(x, f(x)))
 
     def at_hand(self) -> Around:
         """The same as a plain function that drops nothing."""
@@ -98,7 +98,7 @@ class ResPostNorm(nn.Module):
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
-        return self.dropout.onto(x, self.norm(f(x)))
+        return self.dropout.add_residual(x, self.norm(f(x)))
 
     def at_hand(self) -> Around:
         """The same as a plain function that drops nothing."""

@@ -224,10 +224,10 @@ class Block(nn.Module):
         """(B, T, D) → (B, Q, out)."""
         h = self.norm1(x)
         x = x if self.grow1 is None else self.grow1(h)  # (B, T, inner)
-        x = self.drop.onto(self.pool(x, grid), self.attn(h, grid))  # (B, Q, inner)
+        x = self.drop.add_residual(self.pool(x, grid), self.attn(h, grid))  # (B, Q, inner)
         h = self.norm2(x)
         x = x if self.grow2 is None else self.grow2(h)  # (B, Q, out)
-        return self.drop.onto(x, self.mlp(h))
+        return self.drop.add_residual(x, self.mlp(h))
 
 
 class MViT(nn.Module):
