@@ -89,7 +89,7 @@ def test_an_invalid_config_is_refused(changes, message):
 
 
 def test_images_with_other_channels_are_refused():
-    with pytest.raises(ValueError, match=r"pictures have 1 channels, the model reads 3; .* model\.channels=1"):
+    with pytest.raises(ValueError, match=r"images have 1 channels, the model reads 3; .* model\.channels=1"):
         lrnet()(torch.randn(1, 1, 12, 12))
 
 
@@ -103,5 +103,5 @@ def test_it_overfits_one_small_batch():
         loss.backward()
         optimizer.step()
     assert loss < 0.05
-    still = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
-    assert not still  # every part takes part
+    unused = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
+    assert not unused
