@@ -62,7 +62,7 @@ class ResNetConfig:
         for dim, depth in zip(self.dims, self.depths, strict=True):
             require_min(1, dims=dim, depths=depth)
             if self.block == "bottleneck" and dim % BOTTLENECK:
-                raise ValueError(f"width {dim} has no bottleneck of a quarter; use a multiple of {BOTTLENECK}")
+                raise ValueError(f"width {dim} is not {BOTTLENECK} times a bottleneck; use a multiple of {BOTTLENECK}")
         for stage in self.attention:
             require_min(1, attention=stage)
             require_max(len(self.dims), attention=stage)

@@ -222,7 +222,7 @@ def test_drop_path_skips_branches_during_training_only():
     [
         ({"depths": [1]}, "dims has 2 stages and depths 1; give one number per stage in both"),
         ({"dims": [], "depths": []}, "dims has 0 stages"),
-        ({"dims": [16, 30]}, "width 30 has no bottleneck of a quarter; use a multiple of 4"),
+        ({"dims": [16, 30]}, "width 30 is not 4 times a bottleneck; use a multiple of 4"),
         ({"dims": [16, 0]}, "dims is 0; use 1 or more"),
         ({"attention": [3]}, "attention is 3; use 2 or less"),
         ({"attention": [0]}, "attention is 0; use 1 or more"),
