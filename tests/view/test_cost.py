@@ -257,7 +257,7 @@ def test_a_picture_that_windows_do_not_tile_is_counted_and_told(regard):
     said = regard("cost", "swin-tiny", "vit-base", "--image", 96)
     assert said.code == 0
     assert said.err.splitlines() == [
-        "regard: swin-tiny: windows of 7 do not tile a picture of 96 pixels, so its edges are filled up; what tiles is "
+        "regard: swin-tiny: windows of 7 do not tile an image of 96 pixels, so its edges are padded; use "
         "model.window=6 or model.image=224"
     ]
 
