@@ -128,5 +128,5 @@ def from_planes(x: Tensor, rows: int, columns: int) -> Tensor:
 def check_channels(x: Tensor, channels: int) -> None:
     """Refuse pictures (B, C, Y, X) of which a model cannot read the colours."""
     if x.shape[1] != channels:
-        raise ValueError(f"pictures have {x.shape[1]} channels, the model reads {channels}; convert them, or train with "
+        raise ValueError(f"images have {x.shape[1]} channels, the model reads {channels}; convert them, or train with "
                          f"model.channels={x.shape[1]}")  # fmt: skip
