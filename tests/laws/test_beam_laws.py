@@ -169,7 +169,7 @@ class Calm:
 
 def answers(model: Decoder, share: float, source: Tensor, limits: Tensor, width: int, **how) -> list[list[Hypothesis]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "STAY", share)
+        patch.setattr(search, "SHRINK", share)
         return [
             *([one] for one in greedy(model, source, limits, **how)),
             *beam(model, source, limits, width=width, **how),
@@ -208,7 +208,7 @@ def test_a_model_whose_scores_are_not_numbers_is_an_error_that_says_so():
 def test_the_share_says_when_they_leave(share, monkeypatch):
     model, steps = decoder(tiny("pre", "sinusoid", True)), []
     real = model.step
-    monkeypatch.setattr(search, "STAY", share)
+    monkeypatch.setattr(search, "SHRINK", share)
     monkeypatch.setattr(model, "step", lambda token, state: (steps.append(len(token)), real(token, state))[1])
     greedy(model, torch.randint(3, VOCAB, (8, 3)), torch.arange(1, 9), bos=BOS, eos=-1)  # one ends at each step
     assert steps == {0.0: [8] * 8, 0.5: [8] * 4 + [4] * 2 + [2, 1], 1.0: [8, 7, 6, 5, 4, 3, 2, 1]}[share]
