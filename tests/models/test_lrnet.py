@@ -89,7 +89,7 @@ def test_a_config_that_cannot_be_is_refused(changes, message):
 
 
 def test_pictures_with_other_channels_are_refused():
-    with pytest.raises(ValueError, match=r"pictures have 1 channels, the model reads 3; .* model\.channels=1"):
+    with pytest.raises(ValueError, match=r"images have 1 channels, the model reads 3; .* model\.channels=1"):
         lrnet()(torch.randn(1, 1, 12, 12))
 
 
