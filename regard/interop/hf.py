@@ -98,9 +98,8 @@ def export_run(folder: Path, to: Path) -> None:
         weights.write_weights(family, config, model, part, untrained)
 
 
-def _write_run(
-    folder: Path, imported: ImportedModel, run: Run, tokenizer: Tokenizer | None, version: str, card: str
-) -> None:
+def _write_run(folder: Path, imported: ImportedModel, run: Run, tokenizer: Tokenizer | None, version: str,
+               card: str) -> None:  # fmt: skip
     if tokenizer:
         tokenizer.save(folder / "tokenizer.json")
     config = describe(run.family, imported.config, version)

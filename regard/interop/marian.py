@@ -14,7 +14,11 @@ from regard.models.transformer import Transformer, TransformerConfig
 
 __all__ = ["FAMILY"]
 
+SIZES = {"vocab": "vocab_size", "dim": "d_model", "depth": "encoder_layers", "heads": "encoder_attention_heads",
+         "max_len": "max_position_embeddings", "pad": "pad_token_id"}  # our key → theirs  # fmt: skip
 BLOCKED_LOGIT = -1e4  # never the largest, and keeps every loss finite
+HINT = ("Marian's source.spm, target.spm and vocab.json are not read; put one there, made with the tokenizers library, that "
+        "splits text as source.spm does and has the ids of vocab.json")  # fmt: skip
 ATTENTION = {"encoder": {"attn": "self_attn"}, "decoder": {"attn": "self_attn", "cross": "encoder_attn"}}
 
 
@@ -36,15 +40,12 @@ def _parse_config(hf: Checkpoint) -> TransformerConfig:
                normalize_embedding=False, add_final_layer_norm=False, static_position_embeddings=True,
                share_encoder_decoder_embeddings=True, tie_word_embeddings=True,
                decoder_vocab_size=hf.get("vocab_size"), **decoder)  # fmt: skip
-    sizes = {"vocab": "vocab_size", "dim": "d_model", "depth": "encoder_layers", "heads": "encoder_attention_heads",
-             "max_len": "max_position_embeddings", "pad": "pad_token_id"}  # fmt: skip
     width = hf.mlp_width("encoder_ffn_dim", "d_model")
     if "mlp_dim" in width:
-        raise ValueError(f"config.json has encoder_ffn_dim = {width['mlp_dim']}; regard's has a multiple of d_model")
-    return hf.build(TransformerConfig, sizes, norm="post", output_bias="final_logits_bias" in hf.weights,
+        raise ValueError(f"config.json has encoder_ffn_dim = {width['mlp_dim']}; regard needs a multiple of d_model")
+    return hf.build(TransformerConfig, SIZES, norm="post", output_bias="final_logits_bias" in hf.weights,
                     activation="relu" if hf.get("activation_function") == "relu" else "silu",
-                    dropout=hf.get("dropout", 0.1), attention_dropout=hf.get("attention_dropout", 0.0),
-                    **width)  # fmt: skip
+                    dropout=hf.get("dropout", 0.1), attention_dropout=hf.get("attention_dropout", 0.0), **width)  # fmt: skip
 
 
 def _describe_config(c: TransformerConfig) -> dict[str, object]:
@@ -52,14 +53,13 @@ def _describe_config(c: TransformerConfig) -> dict[str, object]:
         if getattr(c, key) != value:
             raise ValueError(f"this transformer has {key} = {getattr(c, key)!r}; Hugging Face's (Marian) has {value!r}: "
                              f"train it with model.{key}={str(value).lower()}")  # fmt: skip
-    stack = {"layers": c.depth, "ffn_dim": c.mlp_ratio * c.dim, "attention_heads": c.heads}
-    return {"model_type": "marian", "architectures": ["MarianMTModel"], "vocab_size": c.vocab,
-            "decoder_vocab_size": c.vocab, "d_model": c.dim, "max_position_embeddings": c.max_len,
-            **{f"{name}_{key}": value for name in ("encoder", "decoder") for key, value in stack.items()},
+    hidden = c.mlp_ratio * c.dim
+    return {"model_type": "marian", "architectures": ["MarianMTModel"],
+            "decoder_vocab_size": c.vocab, "decoder_layers": c.depth, "decoder_attention_heads": c.heads,
+            "encoder_ffn_dim": hidden, "decoder_ffn_dim": hidden,
             "activation_function": "swish" if c.activation == "silu" else "relu", "scale_embedding": True,
             "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True, "dropout": c.dropout,
-            "attention_dropout": c.attention_dropout, "is_encoder_decoder": True, "pad_token_id": c.pad,
-            "forced_eos_token_id": None}  # fmt: skip
+            "attention_dropout": c.attention_dropout, "is_encoder_decoder": True, "forced_eos_token_id": None}  # fmt: skip
 
 
 def _map_tensors(c: TransformerConfig) -> Iterator[TensorMap]:
@@ -86,10 +86,8 @@ def _map_tensors(c: TransformerConfig) -> Iterator[TensorMap]:
 
 
 FAMILY = HFFamily(
-    "marian", "transformer", Transformer, _parse_config, _describe_config, _map_tensors, "model.",
+    "marian", "transformer", Transformer, _parse_config, _describe_config, _map_tensors, SIZES, "model.",
     aliases=dict.fromkeys(("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"),
                           "model.shared.weight"),
-    ignored=("embed_positions.weight",),
-    normalize=_normalize, text=replace(SEQ2SEQ, tokenizer_hint="Marian's source.spm, target.spm and vocab.json are not read; add one made with the "
-                 "tokenizers library that splits text like source.spm and has the ids of vocab.json"),
+    ignored=("embed_positions.weight",), normalize=_normalize, text=replace(SEQ2SEQ, tokenizer_hint=HINT),
 )  # fmt: skip

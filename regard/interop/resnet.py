@@ -2,20 +2,21 @@
 
 from collections.abc import Iterator
 
-from regard.interop.tables import Checkpoint, HFFamily, TensorMap, map_layer, unnamed_labels
+from regard.interop.tables import Checkpoint, HFFamily, TensorMap, map_layer
 from regard.models.resnet import ResNet, ResNetConfig
 
 __all__ = ["FAMILY"]
 
+SIZES = {"channels": "num_channels", "dim": "embedding_size"}  # our key → theirs
+FIXED = {"hidden_act": "relu", "downsample_in_first_stage": False, "downsample_in_bottleneck": False}
+
 
 def _parse_config(hf: Checkpoint) -> ResNetConfig:
-    hf.require(hidden_act="relu", downsample_in_first_stage=False, downsample_in_bottleneck=False,
-               layer_type=("basic", "bottleneck"), problem_type="single_label_classification")  # fmt: skip
+    hf.require(**FIXED, layer_type=("basic", "bottleneck"), problem_type="single_label_classification")
     hf = hf.with_defaults(num_channels=3, embedding_size=64, hidden_sizes=[256, 512, 1024, 2048], depths=[3, 4, 6, 3],
                           layer_type="bottleneck")  # fmt: skip
-    return hf.build(ResNetConfig, {"channels": "num_channels", "dim": "embedding_size"}, dims=hf.get("hidden_sizes"),
-                    depths=hf.get("depths"), block=hf.get("layer_type"),
-                    classes=hf.count_classes("classifier.1.weight"))  # fmt: skip
+    return hf.build(ResNetConfig, SIZES, dims=hf.get("hidden_sizes"), depths=hf.get("depths"),
+                    block=hf.get("layer_type"), classes=hf.count_classes("classifier.1.weight"))  # fmt: skip
 
 
 def _describe_config(c: ResNetConfig) -> dict[str, object]:
@@ -23,10 +24,8 @@ def _describe_config(c: ResNetConfig) -> dict[str, object]:
         if getattr(c, key) != value:
             raise ValueError(f"this resnet has {key} = {getattr(c, key)!r}; Hugging Face's has {value!r}: train it with "
                              f"model.{key}={value}")  # fmt: skip
-    return {"model_type": "resnet", "architectures": ["ResNetForImageClassification"], "num_channels": c.channels,
-            "embedding_size": c.dim, "hidden_sizes": c.dims, "depths": c.depths, "layer_type": c.block,
-            "hidden_act": "relu", "downsample_in_first_stage": False, "downsample_in_bottleneck": False,
-            "id2label": unnamed_labels(c.classes)}  # fmt: skip
+    return {"model_type": "resnet", "architectures": ["ResNetForImageClassification"],
+            "hidden_sizes": c.dims, "depths": c.depths, "layer_type": c.block, **FIXED}  # fmt: skip
 
 
 def _map_tensors(c: ResNetConfig) -> Iterator[TensorMap]:
@@ -50,8 +49,7 @@ def _map_conv_norm(ours: str, hf: str) -> Iterator[TensorMap]:
 
 
 FAMILY = HFFamily(
-    "resnet", "resnet", ResNet, _parse_config, _describe_config, _map_tensors, "resnet.",
-    ignored=("num_batches_tracked",),
-    heads=lambda c: ("classifier",), headless="ResNetModel",
+    "resnet", "resnet", ResNet, _parse_config, _describe_config, _map_tensors, SIZES, "resnet.",
+    ignored=("num_batches_tracked",), heads=lambda c: ("classifier",), headless="ResNetModel",
     image_processor="ConvNext",
 )  # fmt: skip

@@ -9,11 +9,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard.interop.tables import SAME, ZEROS, Checkpoint, HFFamily, TensorMap, Transform, map_layer, unnamed_labels
+from regard.interop.tables import SAME, ZEROS, Checkpoint, HFFamily, TensorMap, Transform, map_layer
 from regard.models.swin import Swin, SwinConfig
 
 __all__ = ["V1", "V2"]
 
+SIZES = {"image": "image_size", "patch": "patch_size", "channels": "num_channels", "dim": "embed_dim",
+         "window": "window_size"}  # our key → theirs  # fmt: skip
+FIXED = {"hidden_act": "gelu", "layer_norm_eps": 1e-5, "qkv_bias": True, "use_absolute_embeddings": False}
 BLOCK = {
     "attn.out": "attention.output.dense",
     "attn_residual.norm": "layernorm_before",
@@ -24,33 +27,28 @@ BLOCK = {
 
 
 def _parse_config(hf: Checkpoint) -> SwinConfig:
-    hf.require(hidden_act="gelu", layer_norm_eps=1e-5, qkv_bias=True, use_absolute_embeddings=False,
-               problem_type="single_label_classification")  # fmt: skip
-    sizes = {"image": "image_size", "patch": "patch_size", "channels": "num_channels", "dim": "embed_dim",
-             "window": "window_size"}  # fmt: skip
+    hf.require(**FIXED, problem_type="single_label_classification")
     ratio, depths, windows = hf.get("mlp_ratio", 4.0), hf.get("depths"), hf.get("pretrained_window_sizes")
     if not isinstance(ratio, int | float) or ratio != int(ratio):
         raise ValueError(f"config.json has mlp_ratio = {ratio!r}; regard's model has a whole number")
     v2 = hf.get("model_type") == V2.model_type
-    if v2 and isinstance(windows, list) and isinstance(depths, list) and any(windows):
-        windows = windows[: len(depths)]  # it may list further stages
-    else:
+    if not (v2 and isinstance(windows, list) and any(windows)):
         windows = []
-    return hf.build(SwinConfig, sizes, depths=depths, heads=hf.get("num_heads"), mlp_ratio=int(ratio),
+    elif isinstance(depths, list):
+        windows = windows[: len(depths)]  # it may list further stages
+    return hf.build(SwinConfig, SIZES, depths=depths, heads=hf.get("num_heads"), mlp_ratio=int(ratio),
                     classes=hf.count_classes("classifier.weight"), version="v2" if v2 else "v1",
-                    pretrained_windows=windows,
-                    dropout=hf.get("hidden_dropout_prob", 0.0), drop_path=hf.get("drop_path_rate", 0.1))  # fmt: skip
+                    pretrained_windows=windows, dropout=hf.get("hidden_dropout_prob", 0.0),
+                    drop_path=hf.get("drop_path_rate", 0.1))  # fmt: skip
 
 
 def _describe_config(c: SwinConfig) -> dict[str, object]:
+    windows = c.pretrained_windows or [0] * len(c.depths)
     model_type, name = {"v1": ("swin", "Swin"), "v2": ("swinv2", "Swinv2")}[c.version]
-    return {"model_type": model_type, "architectures": [f"{name}ForImageClassification"], "image_size": c.image,
-            "patch_size": c.patch, "num_channels": c.channels, "embed_dim": c.dim, "depths": c.depths,
-            "num_heads": c.heads, "window_size": c.window, "mlp_ratio": float(c.mlp_ratio), "qkv_bias": True,
-            "hidden_act": "gelu", "use_absolute_embeddings": False, "layer_norm_eps": 1e-5,
+    return {"model_type": model_type, "architectures": [f"{name}ForImageClassification"], **FIXED,
+            "depths": c.depths, "num_heads": c.heads, "mlp_ratio": float(c.mlp_ratio),
             "hidden_dropout_prob": c.dropout, "attention_probs_dropout_prob": 0.0, "drop_path_rate": c.drop_path,
-            **({"pretrained_window_sizes": c.pretrained_windows or [0] * len(c.depths)} if c.version == "v2" else {}),
-            "id2label": unnamed_labels(c.classes)}  # fmt: skip
+            **({"pretrained_window_sizes": windows} if c.version == "v2" else {})}  # fmt: skip
 
 
 def _map_tensors(c: SwinConfig) -> Iterator[TensorMap]:
@@ -94,7 +92,7 @@ def _map_block(ours: str, hf: str, v2: bool) -> Iterator[TensorMap]:
 
 
 V1 = HFFamily(
-    "swin", "swin", Swin, _parse_config, _describe_config, _map_tensors, "swin.",
+    "swin", "swin", Swin, _parse_config, _describe_config, _map_tensors, SIZES, "swin.",
     ignored=("relative_position_index", "relative_coords_table"),  # computed from the window size
     heads=lambda c: ("classifier",), headless="SwinModel",
 )  # fmt: skip

@@ -10,6 +10,8 @@ from regard.models.t5 import T5, T5Config
 
 __all__ = ["FAMILY"]
 
+SIZES = {"vocab": "vocab_size", "dim": "d_model", "depth": "num_layers", "heads": "num_heads", "head_dim": "d_kv",
+         "mlp_dim": "d_ff"}  # our key → theirs  # fmt: skip
 # stack → our attention → theirs, in the order of their sublayers
 ATTENTION = {"encoder": {"attn": "SelfAttention"}, "decoder": {"attn": "SelfAttention", "cross": "EncDecAttention"}}
 
@@ -35,19 +37,16 @@ def _normalize(hf: Checkpoint) -> dict[str, Tensor]:
 def _parse_config(hf: Checkpoint) -> T5Config:
     hf.require(feed_forward_proj=("relu", "gated-gelu"), layer_norm_epsilon=1e-6,
                num_decoder_layers=hf.get("num_layers"))  # fmt: skip
-    sizes = {"vocab": "vocab_size", "dim": "d_model", "depth": "num_layers", "heads": "num_heads", "head_dim": "d_kv",
-             "mlp_dim": "d_ff"}  # fmt: skip
     dropout, pad = hf.get("dropout_rate", 0.1), hf.get("pad_token_id")
-    return hf.build(T5Config, sizes, gated=hf.get("feed_forward_proj", "relu") == "gated-gelu",
+    return hf.build(T5Config, SIZES, gated=hf.get("feed_forward_proj", "relu") == "gated-gelu",
                     tied="lm_head.weight" not in hf.weights, buckets=hf.get("relative_attention_num_buckets", 32),
                     max_distance=hf.get("relative_attention_max_distance", 128), dropout=dropout,
                     attention_dropout=dropout, pad=0 if pad is None else pad)  # fmt: skip
 
 
 def _describe_config(c: T5Config) -> dict[str, object]:
-    return {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": c.vocab,
-            "d_model": c.dim, "num_layers": c.depth, "num_decoder_layers": c.depth, "num_heads": c.heads,
-            "d_kv": c.head_dim, "d_ff": c.mlp_dim, "feed_forward_proj": "gated-gelu" if c.gated else "relu",
+    return {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"],
+            "num_decoder_layers": c.depth, "feed_forward_proj": "gated-gelu" if c.gated else "relu",
             "tie_word_embeddings": c.tied, "scale_decoder_outputs": c.tied, "relative_attention_num_buckets": c.buckets,
             "relative_attention_max_distance": c.max_distance, "dropout_rate": c.dropout, "layer_norm_epsilon": 1e-6,
             "is_encoder_decoder": True, "pad_token_id": c.pad}  # fmt: skip
@@ -76,7 +75,7 @@ def _map_tensors(c: T5Config) -> Iterator[TensorMap]:
 
 
 FAMILY = HFFamily(
-    "t5", "t5", T5, _parse_config, _describe_config, _map_tensors,
+    "t5", "t5", T5, _parse_config, _describe_config, _map_tensors, SIZES,
     aliases={"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"},
     ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
     normalize=_normalize, text=SEQ2SEQ,

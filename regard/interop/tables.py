@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.config import build
 
 __all__ = ["FIRST_ROW", "SAME", "SEQ2SEQ", "ZEROS", "Checkpoint", "HFConfig", "HFFamily", "TensorMap", "TextFormat", "Transform",
-           "Weights", "map_layer", "unnamed_labels"]  # fmt: skip
+           "Weights", "map_layer"]  # fmt: skip
 
 HFConfig = Mapping[str, object]  # a parsed JSON file
 Weights = dict[str, Tensor]
@@ -50,9 +50,7 @@ class TextFormat:
     tokenizer: str  # our most similar kind of tokenizer
     special_ids: Mapping[str, str]  # key in config.json → field of SpecialTokens
     unchecked: tuple[str, ...] = ()  # keys of special_ids that the model does not use
-    roles: Mapping[str, str] = field(
-        default_factory=dict
-    )  # further roles in tokenizer_config.json → field of SpecialTokens
+    roles: Mapping[str, str] = field(default_factory=dict)  # more roles in tokenizer_config.json → field
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")
     adds_bos: bool = False  # the tokenizer adds a start token to each text
     adds_eos: bool = True  # and an end token
@@ -66,16 +64,13 @@ class TextFormat:
         return "decoder_start_token_id" in self.special_ids
 
 
-SEQ2SEQ = TextFormat(
-    "bpe",
-    {"pad_token_id": "pad", "eos_token_id": "eos", "decoder_start_token_id": "bos", "bos_token_id": "bos"},
-    unchecked=("bos_token_id",),
-)
+SEQ2SEQ = TextFormat("bpe", {"pad_token_id": "pad", "eos_token_id": "eos", "decoder_start_token_id": "bos",
+                             "bos_token_id": "bos"}, unchecked=("bos_token_id",))  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint contains: its config.json, and generation_config.json for keys that it lacks; its tensors."""
+    """The config and the tensors of a checkpoint; generation_config.json gives keys that config.json lacks."""
 
     config: HFConfig
     weights: Weights
@@ -134,8 +129,9 @@ class HFFamily(Generic[C]):
     family: str  # our name
     build: Callable[[C], nn.Module]
     parse_config: Callable[[Checkpoint], C]  # config.json → ours, or an error that names the difference
-    describe_config: Callable[[C], dict[str, object]]  # ours → config.json, or an error that names the difference
+    describe_config: Callable[[C], dict[str, object]]  # ours → config.json without sizes, or such an error
     map_tensors: Callable[[C], Iterator[TensorMap]]
+    sizes: Mapping[str, str]  # key of our config → key of config.json
     prefix: str = ""  # of tensor names; a checkpoint without heads omits it
     aliases: Mapping[str, str] = field(default_factory=dict)  # second name of a tied tensor → first name
     ignored: tuple[str, ...] = ()  # endings of tensors that we do not need
@@ -145,7 +141,8 @@ class HFFamily(Generic[C]):
     text: TextFormat | None = None  # None: it reads images
     image_processor: str = "ViT"  # if preprocessor_config.json names none
 
-
-def unnamed_labels(classes: int) -> dict[str, str]:
-    """The id2label of classes without names."""
-    return {str(i): f"LABEL_{i}" for i in range(classes)}
+    def describe(self, config: C) -> dict[str, object]:
+        """The config.json of a model."""
+        sizes = {key: getattr(config, ours) for ours, key in self.sizes.items()}
+        labels = {str(i): f"LABEL_{i}" for i in range(getattr(config, "classes", 0))}
+        return {**self.describe_config(config), **sizes, **({"id2label": labels} if labels else {})}

@@ -6,11 +6,14 @@ Shapes: D width, C channels, P side of a patch, T tokens, the class token first.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from regard.interop.tables import FIRST_ROW, Checkpoint, HFFamily, TensorMap, Transform, map_layer, unnamed_labels
+from regard.interop.tables import FIRST_ROW, Checkpoint, HFFamily, TensorMap, Transform, map_layer
 from regard.models.vit import EPS, ViT, ViTConfig
 
 __all__ = ["FAMILY"]
 
+SIZES = {"image": "image_size", "patch": "patch_size", "channels": "num_channels", "dim": "hidden_size",
+         "depth": "num_hidden_layers", "heads": "num_attention_heads"}  # our key → theirs  # fmt: skip
+FIXED = {"hidden_act": "gelu", "layer_norm_eps": EPS, "qkv_bias": True}
 BLOCK = {
     "attn_residual.norm": ("layernorm_before",),
     "attn.qkv": ("attention.attention.query", "attention.attention.key", "attention.attention.value"),
@@ -22,19 +25,16 @@ BLOCK = {
 
 
 def _parse_config(hf: Checkpoint) -> ViTConfig:
-    hf.require(hidden_act="gelu", layer_norm_eps=EPS, qkv_bias=True, problem_type="single_label_classification")
+    hf.require(**FIXED, problem_type="single_label_classification")
     hf = hf.with_defaults(num_channels=3)
-    sizes = {"image": "image_size", "patch": "patch_size", "channels": "num_channels", "dim": "hidden_size",
-             "depth": "num_hidden_layers", "heads": "num_attention_heads"}  # fmt: skip
     for key in ("image_size", "patch_size"):  # [224, 224] means 224
         sides = hf.get(key)
         if isinstance(sides, list) and sides == 2 * sides[:1]:
             hf = replace(hf, config={**hf.config, key: sides[0]})
     hidden, dim = hf.get("intermediate_size"), hf.get("hidden_size")
     if not (isinstance(hidden, int) and isinstance(dim, int) and dim > 0 and hidden % dim == 0):
-        raise ValueError(f"config.json has intermediate_size = {hidden!r}; regard's has a multiple of hidden_size")
-    classes = hf.count_classes("classifier.weight")
-    return hf.build(ViTConfig, sizes, mlp_ratio=hidden // dim, classes=classes,
+        raise ValueError(f"config.json has intermediate_size = {hidden!r}; regard needs a multiple of hidden_size")
+    return hf.build(ViTConfig, SIZES, mlp_ratio=hidden // dim, classes=hf.count_classes("classifier.weight"),
                     dropout=hf.get("hidden_dropout_prob", 0.0), drop_path=hf.get("drop_path_rate", 0.0))  # fmt: skip
 
 
@@ -43,12 +43,9 @@ def _describe_config(c: ViTConfig) -> dict[str, object]:
         raise ValueError(f"this vit has pool = {c.pool!r}; Hugging Face's has 'token': train it with model.pool=token")
     if c.convs:
         raise ValueError(f"this vit has convs = {c.convs}; Hugging Face's has none: train it with 'model.convs=[]'")
-    return {"model_type": "vit", "architectures": ["ViTForImageClassification"], "image_size": c.image,
-            "patch_size": c.patch, "num_channels": c.channels, "hidden_size": c.dim, "num_hidden_layers": c.depth,
-            "num_attention_heads": c.heads, "intermediate_size": c.mlp_ratio * c.dim, "hidden_act": "gelu",
-            "layer_norm_eps": EPS, "qkv_bias": True, "hidden_dropout_prob": c.dropout,
-            "attention_probs_dropout_prob": 0.0, "drop_path_rate": c.drop_path, "encoder_stride": c.patch,
-            "id2label": unnamed_labels(c.classes)}  # fmt: skip
+    return {"model_type": "vit", "architectures": ["ViTForImageClassification"], **FIXED,
+            "intermediate_size": c.mlp_ratio * c.dim, "hidden_dropout_prob": c.dropout,
+            "attention_probs_dropout_prob": 0.0, "drop_path_rate": c.drop_path, "encoder_stride": c.patch}  # fmt: skip
 
 
 def _map_tensors(c: ViTConfig) -> Iterator[TensorMap]:
@@ -65,7 +62,7 @@ def _map_tensors(c: ViTConfig) -> Iterator[TensorMap]:
 
 
 FAMILY = HFFamily(
-    "vit", "vit", ViT, _parse_config, _describe_config, _map_tensors, "vit.",
+    "vit", "vit", ViT, _parse_config, _describe_config, _map_tensors, SIZES, "vit.",
     ignored=("pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token", "decoder.0.weight",
              "decoder.0.bias"),  # heads of other tasks
     heads=lambda c: ("classifier",), headless="ViTModel",

@@ -82,9 +82,8 @@ def read_model(folder: Path) -> ImportedModel:
     return ImportedModel(table, config, model.eval(), checkpoint, _copy_weights(model, weights, table, config, prefix))
 
 
-def export_model(
-    family: str, config: object, model: nn.Module, folder: Path, special: SpecialTokens | None = None
-) -> None:
+def export_model(family: str, config: object, model: nn.Module, folder: Path,
+                 special: SpecialTokens | None = None) -> None:  # fmt: skip
     """Write config.json and model.safetensors for `from_pretrained`; `special` are the tokenizer's special tokens."""
     text = family_of(family, config).text
     if special is None and text and text.seq2seq:
@@ -101,14 +100,14 @@ def family_of(family: str, config: object) -> HFFamily[Any]:
     known = {table.family: table for table in HF_FAMILIES.values()}
     if family not in known:
         raise ValueError(f"{family!r} cannot be exported to Hugging Face; supported are {', '.join(known)}")
-    return HF_FAMILIES[str(known[family].describe_config(config)["model_type"])]
+    return HF_FAMILIES[str(known[family].describe(config)["model_type"])]
 
 
 def describe_config(family: str, config: object, untrained: tuple[str, ...] = ()) -> dict[str, object]:
     """The config.json of a model; its `untrained` heads are omitted."""
     table = family_of(family, config)
     headless = {"architectures": [table.headless]} if _is_headless(table, config, untrained) else {}
-    return {**table.describe_config(config), **headless, "dtype": "float32"}
+    return {**table.describe(config), **headless, "dtype": "float32"}
 
 
 @torch.no_grad()
@@ -225,9 +224,8 @@ def _merge_aliases(weights: Weights, table: HFFamily[Any], prefix: str) -> Weigh
 
 
 @torch.no_grad()
-def _copy_weights(
-    model: nn.Module, weights: Weights, table: HFFamily[Any], config: object, prefix: str
-) -> tuple[str, ...]:
+def _copy_weights(model: nn.Module, weights: Weights, table: HFFamily[Any], config: object,
+                  prefix: str) -> tuple[str, ...]:  # fmt: skip
     """Copy a checkpoint's tensors into our model, as float32; return the heads that the checkpoint lacks."""
     entries = [TensorMap(ours, tuple(name.removeprefix(prefix) for name in names), transform)
                for ours, names, transform in table.map_tensors(config)]  # fmt: skip
