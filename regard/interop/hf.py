@@ -51,16 +51,13 @@ def fetch(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise ValueError(
-            f"no folder {name}, and huggingface_hub is not installed to download it: pip install 'regard[hub]'"
-        ) from None
+        raise ValueError(f"no folder {name}, and huggingface_hub is not installed: pip install 'regard[hub]'") from None
     try:
         return Path(snapshot_download(name, allow_patterns=FETCHED))
     except (OSError, ValueError) as error:  # no network, unknown name, invalid name
         first = str(error).strip().split("\n")[0] or type(error).__name__
-        raise ValueError(
-            f"no folder {name}, and the download from the hub failed ({first}); check the name and the network, or give a folder"
-        ) from None
+        raise ValueError(f"no folder {name}, and the download from the hub failed ({first}); check the name and the network, "
+                         f"or give a folder") from None  # fmt: skip
 
 
 def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -> None:

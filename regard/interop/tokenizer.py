@@ -18,10 +18,8 @@ def read_tokenizer_for(imported: ImportedModel, text: TextFormat, folder: Path) 
     """Read a checkpoint's tokenizer, and check that it matches the model."""
     inner = read_tokenizer(folder, text.tokenizer_hint)
     if (largest := max(inner.get_vocab().values(), default=0)) >= imported.config.vocab:
-        raise ValueError(
-            f"its tokenizer has ids up to {largest:,}, its model has {imported.config.vocab:,} tokens; "
-            f"they are not from the same checkpoint: download both again"
-        )
+        raise ValueError(f"its tokenizer has ids up to {largest:,}, its model has {imported.config.vocab:,} tokens; "
+                         f"they are not from the same checkpoint: download both again")  # fmt: skip
     tokenizer = Tokenizer(inner)
     _check_special_tokens(imported, text, tokenizer, folder)
     return tokenizer
@@ -45,10 +43,8 @@ def read_tokenizer(folder: Path, hint: str = "") -> tokenizers.Tokenizer:
         raise ValueError(f"there is no tokenizer.json, and {hint}")
     pieces = sorted(name for name in files if name.endswith((".model", ".spm")))
     why = f"only {pieces[0]}" if pieces else "nor vocab.txt, nor vocab.json and merges.txt"
-    raise ValueError(
-        f"there is no tokenizer.json, {why}; make one with transformers, "
-        f"AutoTokenizer.from_pretrained(...).save_pretrained(...), and put it there"
-    )
+    raise ValueError(f"there is no tokenizer.json, {why}; make one with transformers, "
+                     f"AutoTokenizer.from_pretrained(...).save_pretrained(...), and put it there")  # fmt: skip
 
 
 def _check_special_tokens(imported: ImportedModel, text: TextFormat, tokenizer: Tokenizer, folder: Path) -> None:

@@ -41,7 +41,7 @@ class ImportedModel:
     table: HFFamily[Any]
     config: Any
     model: nn.Module
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint  # without its tensors, which the model holds
     untrained: tuple[str, ...]  # heads that the checkpoint lacks, randomly initialized
 
 
@@ -74,12 +74,12 @@ def read_model(folder: Path) -> ImportedModel:
     weights = _read_weights(folder)
     prefix = "" if any(name.startswith(table.prefix) for name in weights) else table.prefix  # to remove from the table
     weights = table.normalize(Checkpoint(hf, _merge_aliases(weights, table, prefix)))
-    checkpoint = Checkpoint(hf, weights)
-    config = table.parse_config(checkpoint)
+    config = table.parse_config(Checkpoint(hf, weights))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # a head that the checkpoint lacks is initialized the same each time
         model = table.build(config)
-    return ImportedModel(table, config, model.eval(), checkpoint, _copy_weights(model, weights, table, config, prefix))
+    absent = _copy_weights(model, weights, table, config, prefix)
+    return ImportedModel(table, config, model.eval(), Checkpoint(hf, {}), absent)
 
 
 def export_model(family: str, config: object, model: nn.Module, folder: Path,

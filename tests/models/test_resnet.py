@@ -10,7 +10,8 @@ import torch.nn.functional as F
 import transformers
 from torch import nn
 
-from regard.interop.resnet_names import THEIRS_RESNET
+from regard.interop.resnet import FAMILY
+from regard.interop.tables import Checkpoint
 from regard.layers.conv import ConvNorm, fold_batch_norms
 from regard.layers.tap import watch
 from regard.models.resnet import SIZES, GatedAttention, ResNet, ResNetConfig
@@ -48,14 +49,14 @@ def both(**sizes: object) -> tuple[nn.Module, ResNet]:
     """Theirs, and ours with their weights, by the table of names."""
     torch.manual_seed(0)
     theirs = counted(transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes)))
-    table, weights, said = THEIRS_RESNET["resnet"], dict(theirs.state_dict()), theirs.config.to_dict()
-    config = table.config(said, weights)
+    table, weights, said = FAMILY, dict(theirs.state_dict()), theirs.config.to_dict()
+    config = table.parse_config(Checkpoint(said, weights))
     ours, used = ResNet(config).eval(), set()
     state = ours.state_dict()
-    for one in table.names(config):
-        assert len(one.theirs) == 1
-        state.pop(one.ours).copy_(weights[one.theirs[0]])
-        used |= {*one.theirs}
+    for one in table.map_tensors(config):
+        assert len(one.hf) == 1
+        state.pop(one.ours).copy_(weights[one.hf[0]])
+        used |= {*one.hf}
     assert not state  # each of ours was filled
     assert all(name.endswith(table.ignored) for name in weights.keys() - used)  # and each of theirs had a place
     return theirs, ours
@@ -94,21 +95,21 @@ def test_logits_are_theirs_at_the_real_size():
 
 
 def test_their_config_says_of_ours_what_theirs_says():
-    table, config = THEIRS_RESNET["resnet"], ResNetConfig(dim=8, dims=[8, 16], depths=[1, 2], block="basic", classes=7)
+    table, config = FAMILY, ResNetConfig(dim=8, dims=[8, 16], depths=[1, 2], block="basic", classes=7)
     said = table.describe(config)
-    assert table.config(said, {"classifier.1.weight": torch.zeros(7, 16)}) == config
+    assert table.parse_config(Checkpoint(said, {"classifier.1.weight": torch.zeros(7, 16)})) == config
     assert transformers.ResNetConfig(**said).num_labels == 7
 
 
 @pytest.mark.parametrize("changes", [{"attention": [1], "heads": 1, "stem": "imagenet"}, {"stem": "cifar"}], ids=str)
 def test_what_they_do_not_have_is_not_exported(changes):
     with pytest.raises(ValueError, match=r"this resnet has .* Hugging Face's has"):
-        THEIRS_RESNET["resnet"].describe(ResNetConfig(**{**SMALL, **changes}))
+        FAMILY.describe(ResNetConfig(**{**SMALL, **changes}))
 
 
 def test_a_checkpoint_that_strides_elsewhere_is_refused():
     with pytest.raises(ValueError, match="downsample_in_bottleneck = True; regard's model has False"):
-        THEIRS_RESNET["resnet"].config({"downsample_in_bottleneck": True}, {})
+        FAMILY.parse_config(Checkpoint({"downsample_in_bottleneck": True}, {}))
 
 
 # Attention

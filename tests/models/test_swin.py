@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from regard.interop import weights as interop
-from regard.interop.swin_names import THEIRS_SWIN
+from regard.interop.swin import V1, V2
 from regard.layers import linear
 from regard.layers.attention import QKVWithoutKeyBias
 from regard.layers.biases import relative_position_index
@@ -49,7 +49,7 @@ def loud(model: nn.Module) -> Any:
 
 @pytest.fixture
 def known(monkeypatch):
-    monkeypatch.setattr(interop, "THEIRS", {**interop.THEIRS, **THEIRS_SWIN})
+    monkeypatch.setattr(interop, "HF_FAMILIES", {"swin": V1, "swinv2": V2})
 
 
 def imported(theirs: Any, folder: Path) -> Swin:
@@ -93,7 +93,7 @@ def test_a_picture_that_windows_do_not_tile_is_told_which_would(changes, said):
 def test_every_size_is_the_released_one_s_shape(name):
     config = SIZES[name]
     kind, model = THEIRS[config.version]
-    said = THEIRS_SWIN["swin"].describe(config)
+    said = V1.describe(config)
     with torch.device("meta"):
         ours, theirs = Swin(config), model(kind(**said))
     idle = sum(len(part.bias) // 3 for part in ours.modules() if isinstance(part, QKVWithoutKeyBias))  # biases of keys
