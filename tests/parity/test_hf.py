@@ -189,7 +189,7 @@ def test_a_model_is_exported_with_the_tokens_that_start_and_end_its_answers(both
     export_model(both.family, both.config, both.ours, tmp_path, SpecialTokens(both.pad, 7, 4, 2, None, ()))
     said = type(both.theirs).from_pretrained(tmp_path).generation_config
     assert (said.decoder_start_token_id, said.eos_token_id, said.pad_token_id) == (7, 4, both.pad)
-    with pytest.raises(ValueError, match=r"tokens that start and end an answer; give .* marks=tokenizer\.marks\)$"):
+    with pytest.raises(ValueError, match=r"tokens that start and end an output; give .* special=tokenizer\.special\)$"):
         export_model(both.family, both.config, both.ours, tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
