@@ -20,7 +20,7 @@ RECIPE = f"""
 dim = 16
 heads = 2
 depth = 1
-widen = 2
+mlp_ratio = 2
 dropout = 0.2  # so that the random state matters
 
 [data]
@@ -30,7 +30,7 @@ vocab = 60
 
 [train]
 steps = {STEPS}
-tokens = 64
+batch_tokens = 64
 lr = 0.01
 warmup = 10
 log_every = 1
@@ -39,7 +39,7 @@ save_every = {SAVE_EVERY}
 average = 3
 
 [decode]
-beam = 1
+beam_size = 1
 """
 ALONE = {**dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
          "TOKENIZERS_PARALLELISM": "false", "TERM": "dumb"}  # fmt: skip
