@@ -123,7 +123,7 @@ def bench(tmp_path_factory):
     bench = Bench(tmp_path_factory.mktemp("resume"))
     yield bench
     bench.server.stdin.close()
-    assert bench.server.wait(10) == 0
+    assert bench.server.wait(100) == 0
     bench.server.stdout.close()
 
 
@@ -145,7 +145,7 @@ def kill_at_random(bench: Bench, number: int) -> list[int]:
     max_len = bench.whole(*changes)["seconds"]
     for _ in range(rng.randint(1, 3)):
         ended = bench.train(run, *changes, after=rng.uniform(0, max_len))
-        if ended["status"] == 0 and not saved:  # faster than thought: it must be killed at least once
+        while ended["status"] == 0 and not saved:  # faster than the uninterrupted run: it must be killed at least once
             shutil.rmtree(run)
             max_len /= 2
             ended = bench.train(run, *changes, after=rng.uniform(0, max_len))
