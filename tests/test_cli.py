@@ -41,13 +41,14 @@ def test_help_does_not_import_torch_and_is_quick():
         "from regard.cli import main\ntry: main()\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True)
-    times = []
-    for _ in range(3):
+    times = {"-c 'import typer'": [], "-m regard --help": []}
+    for words, taken in [*times.items()] * 3:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "regard", "--help"], check=True, capture_output=True)
+        subprocess.run([sys.executable, *shlex.split(words)], check=True, capture_output=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(times) < 0.5  # of a core, so that a busy machine does not matter
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    least, help_ = map(min, times.values())
+    assert help_ < 4 * least  # of a core, so that neither a busy machine nor a slow one matters
 
 
 @pytest.mark.parametrize("verb", ["train", "translate", "score", "show", "cost", "recipes"])
@@ -284,9 +285,9 @@ def test_two_trainings_cannot_share_a_folder_at_once(regard, small_run, tmp_path
 
 
 def test_a_sentence_of_a_hundred_thousand_characters_is_refused_with_the_limit(regard, small_run):
-    start = time.monotonic()
+    start = time.process_time()
     refuses(regard("translate", small_run, "a b " * 25_000), "sentence 1", "at most 256")
-    assert time.monotonic() - start < 20
+    assert time.process_time() - start < 20  # it takes a hundredth of that
 
 
 def test_what_stands_before_a_sentence_too_long_is_translated_first(regard, small_run):
