@@ -9,9 +9,9 @@ import pytest
 from safetensors.torch import load_file
 from test_cli import refuses
 
-from regard.decode.folder import load
 from regard.decode.search import Hypothesis
-from regard.decode.translator import Translator
+from regard.tasks.load import load
+from regard.tasks.translation import Translator
 
 # -- what works
 
@@ -257,7 +257,7 @@ def test_a_resumed_run_keeps_its_task_and_its_beginning(regard, text_runs, tmp_p
     shutil.copytree(text_runs / "classes", tmp_path / "run")
     how = ("train", "sst2", "--out", tmp_path / "run", "--resume")
     refuses(regard(*how, "init=elsewhere"), "--resume may change train and decode keys only")
-    refuses(regard(*how, "task=masked"), "--resume may change train and decode keys only")
+    refuses(regard(*how, "task=masked_lm"), "--resume may change train and decode keys only")
 
 
 def test_a_checkpoint_of_another_library_must_be_imported_first(regard, tmp_path):

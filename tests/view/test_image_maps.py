@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from regard.config import Run, to_toml
-from regard.decode.classifier import ImageClassifier
 from regard.layers.tap import watch
 from regard.models import FAMILIES, describe, saved_tensors
+from regard.tasks.image_classification import ImageClassifier
 from regard.view.draw import STOPS
 from regard.view.image_maps import MOST, ImageMap, Panel, map_image_attention, rollout, to_file
 
@@ -37,7 +37,7 @@ def classifier(family: str, **sizes) -> ImageClassifier:
     model = FAMILIES[family].build(config).eval()
     for p in model.parameters():
         nn.init.normal_(p, std=0.3)
-    return ImageClassifier(model, Run("tiny", family, config, task="image"), LABELS)
+    return ImageClassifier(model, Run("tiny", family, config, task="image_classification"), LABELS)
 
 
 def picture(side: int, channels: int = 1):
@@ -307,7 +307,7 @@ def test_what_cannot_be_shown_is_one_line(regard, run, tmp_path, words, hint):
 def test_a_model_that_draws_pictures_is_not_shown(regard, tmp_path):
     sizes = {"image": 4, "channels": 1, "levels": 2, "dim": 8, "depth": 1, "heads": 1}
     one = ImageClassifier(FAMILIES["image-gpt"].build(FAMILIES["image-gpt"].config(**sizes)),
-                     Run("tiny", "image-gpt", FAMILIES["image-gpt"].config(**sizes), task="pixels"), ())  # fmt: skip
+                     Run("tiny", "image-gpt", FAMILIES["image-gpt"].config(**sizes), task="image_generation"), ())  # fmt: skip
     save_run(tmp_path / "image-gpt", one, "pixels", ())
     (tmp_path / "image-gpt" / "labels.txt").unlink()
     said = regard("show", tmp_path / "image-gpt", "boot.png")

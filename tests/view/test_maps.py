@@ -10,9 +10,9 @@ from regard.config import DecodeConfig, Run
 from regard.data.text.batches import pad
 from regard.data.text.tokenizer import BOS, EOS, train_bpe
 from regard.decode.fast import decoder
-from regard.decode.translator import Translator
 from regard.layers.tap import watch
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.tasks.translation import Translator
 from regard.view.maps import AttentionMap, look
 
 LINES = ["the dog runs in the park", "a cat sits on the mat", "der hund rennt im park", "eine katze sitzt da"]

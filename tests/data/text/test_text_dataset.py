@@ -274,7 +274,7 @@ def test_prefixes_are_part_of_what_a_store_depends_on(sets):
 @pytest.mark.parametrize(("source", "task", "message"), [
     ("multi30k", "next", "multi30k holds sentence pairs, task next learns from plain text; use task=translate, "
      "or data.source=tinyshakespeare or wikitext-2"),
-    ("reverse", "masked", "reverse holds sentence pairs, task masked learns from plain text; use task=translate"),
+    ("reverse", "masked", "reverse holds sentence pairs, task masked learns from plain text; use task=translation"),
     ("wikitext-2", "translate", "wikitext-2 holds plain text, task translate learns from sentence pairs; "
      "use task=next or masked or spans"),
     ("wikitext-2", "class", "use task=next or masked or spans, or data.source=sst2 or agnews-small"),
