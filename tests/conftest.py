@@ -22,9 +22,15 @@ hypothesis.settings.load_profile("regard")
 FIRST = (
     "test_readme",
     "test_resume",
+    "test_disk_faults",
     "test_parallel",
 )  # the longest, so that no worker is left alone with one at the end
-TOGETHER = ("test_resume", "test_parallel", "test_marian")  # each has a fixture that takes longer than its tests
+TOGETHER = (
+    "test_resume",
+    "test_disk_faults",
+    "test_parallel",
+    "test_marian",
+)  # their fixtures take longer than their tests
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook

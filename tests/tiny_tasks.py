@@ -7,7 +7,8 @@ import pytest
 from regard.config import Run
 from regard.tasks import make_run
 
-WORDS = "the cat sat on the mat and the dog ran to the door while a bird sang in the tree".split()
+WORDS = ["the", "cat", "sat", "on", "the", "mat", "and", "the", "dog", "ran", "to", "the", "door", "while", "a", "bird", "sang",
+         "in", "the", "tree"]  # fmt: skip
 GOOD, BAD = ["good", "fine", "lovely", "great"], ["bad", "poor", "awful", "dull"]
 
 GPT_SHAPE = {"family": "gpt", "dim": 16, "depth": 1, "heads": 2, "max_len": 20, "dropout": 0.1}

@@ -107,7 +107,7 @@ def test_answers_without_references_are_refused():
 
 
 def test_a_tokenized_text_of_many_lines_raises_no_warning(caplog):
-    """sacreBLEU warns of a hundred lines that end in " ."; here the text is known to be tokenized."""
+    """SacreBLEU warns of a hundred lines that end in " ."; here the text is known to be tokenized."""
     for tokenized in (True, False):
         translation_scores(["a dog runs ."] * 150, [["a dog runs ."]] * 150, tokenized)
     assert not caplog.records
