@@ -75,6 +75,17 @@ def test_a_named_model_alone_is_compared_by_all_keys_but_the_counted_ones(regard
     refused(regard(*other, "--resume"), "model.depths=[2, 2, 2, 2]", "model.depths=[3, 4, 6, 3]", "--fresh")
 
 
+@pytest.mark.parametrize("key", ["model", "model.size"])
+def test_a_size_is_compared_by_all_its_keys(regard, small_run, tmp_path, key):
+    command = ("train", "reverse", *SMALL, f"{key}=tiny", "--out", tmp_path / "run")
+    assert regard(*command, "train.steps=5").code == 0
+    result = regard(*command, "train.steps=6", "--resume")
+    assert result.code == 0, result.err
+    assert "resumed at step 5" in result.err
+    other = [f"{key}=small" if word == f"{key}=tiny" else word for word in command]
+    refused(regard(*other, "--resume"), "model.mlp_ratio=2", "model.mlp_ratio=4")
+
+
 def test_another_family_is_refused_with_both_names(regard, images, tmp_path):
     before = files(tmp_path / "run")
     other = ["model=vit-tiny" if word == "model=swin-tiny" else word for word in images if "model." not in str(word)]
