@@ -6,7 +6,7 @@ Shapes: B pictures, Y X rows and columns, C channels.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from regard.config import Run
 from regard.data.image.batches import to_model_input
-from regard.data.image.dataset import fitting, resize_side, squared
+from regard.data.image.config import ImageData
 from regard.data.image.io import Bytes
+from regard.data.image.store import read_square, resize_function, resize_side
 from regard.decode.reader import Guess
 
 __all__ = ["UNTRAINED", "ImageClassifier"]
@@ -55,19 +56,21 @@ class ImageClassifier:
 
     def read(self, picture: str | Path | Bytes) -> Tensor:
         """What the model sees of a picture: its middle, scaled; (1, C, Y, X)."""
-        return to_model_input(self.square(picture)[None], self.run.model.image, self.run.data).to(self._device)
+        return to_model_input(self.square(picture)[None], self.run.model.image, cast(ImageData, self.run.data)).to(
+            self._device
+        )
 
     def square(self, picture: str | Path | Bytes) -> Bytes:
         """The middle of a picture, as training saw it: (Y, X, C)."""
-        c, how = self.run.model, self.run.data
+        c, how = self.run.model, cast(ImageData, self.run.data)
         side = resize_side(how, c.image)
         if isinstance(picture, str | Path):
-            return squared(how, c.image, c.channels, side, Path(picture))
+            return read_square(how, c, side, Path(picture))
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != c.channels or not picture.size:
             raise ValueError(
                 f"an array of {picture.dtype}, {picture.shape}; wanted bytes (uint8), rows × columns × {c.channels}"
             )
-        return fitting(how, c.image)(picture, side)
+        return resize_function(how, c.image)(picture, side)
 
     @property
     def _device(self) -> torch.device:

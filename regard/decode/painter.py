@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.config import Run
-from regard.data.image.pixels import from_numbers
+from regard.data.image.batches import dequantize
 from regard.decode import search
 
 __all__ = ["ImageGenerator"]
@@ -64,4 +64,4 @@ class ImageGenerator:
                 drawn.append(token)
                 progress(first * c.image**2 + (place + 1) * len(token))
             numbers.append(torch.stack(drawn, 1).cpu().numpy())  # (B, T)
-        return from_numbers(np.concatenate(numbers), c.levels, c.image, c.channels)
+        return dequantize(np.concatenate(numbers), c.levels, c.image, c.channels)

@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 
 from regard.config import Run
 from regard.data.text.batches import pad
-from regard.data.text.dataset import task_prefixes
+from regard.data.text.config import TextData
+from regard.data.text.splits import task_prefixes
 from regard.data.text.tokenizer import Tokenizer
 from regard.decode import search
 from regard.decode.search import Hypothesis
@@ -57,7 +58,7 @@ class Translator:
     @property
     def prefixes(self) -> tuple[str, ...]:
         """What names the tasks this model was trained on, if it was trained on several."""
-        return task_prefixes(self.run.data)
+        return task_prefixes(cast(TextData, self.run.data))
 
     def translate(
         self,

@@ -24,7 +24,7 @@ from safetensors.torch import save
 from regard.config import DataConfig, DecodeConfig, Run, build, to_toml
 from regard.config import load as load_run
 from regard.data.files import sync_folder, write_atomic
-from regard.data.image.dataset import resize_side
+from regard.data.image.store import resize_side
 from regard.data.text.tokenizer import Tokenizer
 from regard.decode.folder import read_labels
 from regard.interop.processor import PROCESSOR, Seen, describe_processor, read_processor
@@ -205,7 +205,7 @@ def _pictures(seen: Seen) -> dict[str, Any]:
     return {key: value for key, value in dataclasses.asdict(seen).items() if key != "image"}
 
 
-def _seen(c: Any, how: DataConfig) -> Seen:
+def _seen(c: Any, how: Any) -> Seen:
     """What a model of ours sees of a picture."""
     usual = [0.5] * c.channels
     return Seen(c.image, resize_side(how, c.image), how.fit, how.resample, how.mean or usual, how.std or usual)

@@ -1,11 +1,12 @@
 """The model card: what a run folder's README.md says of data, licence, scores and the command."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from regard.config import Run
 from regard.data.sources import SOURCES
-from regard.data.text.dataset import licence_of
+from regard.data.text.config import TextData
+from regard.data.text.splits import licence_of
 from regard.train.metrics import Score
 from regard.train.tasks import TASKS
 
@@ -45,7 +46,7 @@ def card(run: Run, *, version: str, command: str, parameters: int, minutes: floa
             *(["language: [" + ", ".join(languages) + "]"] if languages else []), "---"]  # fmt: skip
     facts: list[tuple[str, Any]] = [
         ("data", f"{where}{' (lower-cased, tokenised text)' if run.data.text == 'tok' else ''}"),
-        ("licence of the data", run.licence or licence_of(run.data)),
+        ("licence of the data", run.licence or licence_of(cast(TextData, run.data))),
         ("parameters", f"{parameters:,}"),
         (
             "trained for",

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from rich.console import Console
@@ -25,9 +25,11 @@ from torch import nn
 
 from regard.config import Run, to_toml
 from regard.data.files import lock_folder, write_atomic
-from regard.data.image.dataset import ImageDataset
-from regard.data.text.batches import DataPosition
-from regard.data.text.dataset import TextDataset, members
+from regard.data.image.store import ImageDataset
+from regard.data.position import DataPosition
+from regard.data.text.config import TextData
+from regard.data.text.dataset import TextDataset
+from regard.data.text.splits import source_names
 from regard.decode.folder import make_predictor, pick_device
 from regard.models import FAMILIES, describe, inherit_from_init, load_weights, read_config
 from regard.train import checkpoint, malloc
@@ -155,7 +157,7 @@ def _begin(run: Run, folder: Path, fresh: bool, console: Console, world: World) 
         say(f"begins with the weights of {run.init}")
     if not run.init and (advice := getattr(run.model, "advice", "")):
         say(advice)
-    if len(members(run.data)) > 1 and run.train.accumulate * world.size < 4:
+    if len(source_names(cast(TextData, run.data))) > 1 and run.train.accumulate * world.size < 4:
         say("a batch holds texts of one length, and so often of one set: a step of several learns better, such as with "
             "train.batch_tokens=1024 train.accumulate=4")  # fmt: skip
     if not going_on:
@@ -193,7 +195,7 @@ def _check_places(run: Run, task: Task, max_len: int) -> None:
 
 def _try(task: Task, run: Run, corpus: TextDataset | ImageDataset) -> None:
     """Take the first batches: what is wrong with the data is said before anything is thrown away, or hours are spent."""
-    next(task.batches(run, corpus, DataPosition()))
+    next(task.batches(run, corpus, DataPosition()))[0]()
     if next(task.held_out(run, corpus, corpus.valid), None) is None:
         raise ValueError("the held-out data has nothing to predict; give more of it")
 
@@ -251,8 +253,8 @@ def _loop(work: _Work, log: Log | None) -> None:
             step = state["step"] = state["step"] + 1
             parts = []
             for _ in range(t.accumulate * world.size):
-                batch, state["place"] = next(stream)
-                parts.append(batch)
+                make, state["place"] = next(stream)
+                parts.append(make())
             tokens, mine = sum(batch.tokens for batch in parts), 0.0
             world.seed(t.seed, step)
             for batch in parts[world.rank :: world.size]:

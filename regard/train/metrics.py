@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -12,10 +12,12 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, nn
 
-from regard.data.image.dataset import read_split
+from regard.data.image.store import read_split
 from regard.data.sources import SOURCES
-from regard.data.text.dataset import TextDataset, encode_split, find_split, members
-from regard.data.text.store import Ints, Text
+from regard.data.text.config import TextData
+from regard.data.text.dataset import TextDataset, encode_text_split
+from regard.data.text.splits import find_split, source_names
+from regard.data.text.store import Ints, TextStore
 from regard.decode.classifier import UNTRAINED as NO_CLASSES
 from regard.decode.reader import UNTRAINED
 from regard.decode.translator import Translator
@@ -85,7 +87,7 @@ def score_split(
     make_predictor.model.eval()
     task = make_predictor.run.task
     if task == "translate":
-        names = members(make_predictor.run.data)
+        names = source_names(make_predictor.run.data)
         if len(names) > 1 and split not in ("train", "valid"):
             have = [name for name in names if name in SOURCES and split in SOURCES[name].splits]
             for name in sorted({*names} - {*have}) if have else ():
@@ -105,8 +107,8 @@ def _translations(
     translator: Translator, name: str, split: str, most: int | None, say: Callable[[str], None], **how: Any
 ) -> list[Score]:
     """Translate one set and compare with its references.  A sentence too long for the model counts as translated by nothing."""
-    data = translator.run.data
-    several = len(members(data)) > 1 and name
+    data = cast(TextData, translator.run.data)
+    several = len(source_names(data)) > 1 and name
     pairs = list(islice(find_split(data, split, name).pairs(), most))
     if not pairs:
         raise ValueError(f"{split} is empty; give a file with source and target on each line")
@@ -150,7 +152,7 @@ def _seen(
     run, model, labels = classifier.run, classifier.model, classifier.labels
     if "classifier" in run.untrained:
         raise ValueError(NO_CLASSES)
-    images, device = read_split(run.data, run.model, run.task, split, say, labels), next(model.parameters()).device
+    images, device = read_split(run.data, run.model, split, say, labels=labels), next(model.parameters()).device
     numbers: list[int] = []
     for batch in TASKS[run.task].held_out(run, None, images):
         numbers += model(batch.image.to(device)).argmax(-1).tolist()
@@ -161,7 +163,7 @@ def _seen(
 def _bits(painter: Any, split: str, say: Callable[[str], None]) -> list[Score]:
     """How many bits a pixel takes, if each is told by the odds the model gives it."""
     run, device = painter.run, next(painter.model.parameters()).device
-    images, task = read_split(run.data, run.model, run.task, split, say), TASKS[run.task]
+    images, task = read_split(run.data, run.model, split, say, labeled=False), TASKS[run.task]
     loss = evaluate(painter.model, task.held_out(run, None, images), task.loss, device)
     how = f"of {run.model.colours} colours, {len(images):,} pictures of {run.model.image} × {run.model.image}"
     return [Score("bits per pixel", loss / math.log(2), how)]
@@ -186,7 +188,7 @@ def _perplexity(make_predictor: Any, split: str, say: Callable[[str], None]) -> 
     task, device = TASKS[run.task], next(make_predictor.model.parameters()).device
     if "lm_head" in run.untrained:
         raise ValueError(UNTRAINED)
-    held = encode_split(run.data, run.task, split, tokenizer, say)
+    held = encode_text_split(run.data, split, tokenizer, say)
     corpus = TextDataset(tokenizer, held, held, [], (), "")
     loss = evaluate(model, task.held_out(run, corpus, held), task.loss, device)
     found = [Score("perplexity", math.exp(min(loss, 50)), f"of a token; {loss:.4f} nats")]
@@ -209,11 +211,11 @@ def _baselines(make_predictor: Any, guesses: "_Guesses", say: Callable[[str], No
     if not (data.source or data.train):
         return []
     try:
-        train = encode_split(data, make_predictor.run.task, "train", tokenizer, lambda text: None)
+        train = encode_text_split(data, "train", tokenizer, lambda text: None)
     except (ValueError, OSError) as error:
         say(f"not compared with counting the training text: {error}")
         return []
-    assert isinstance(train, Text)
+    assert isinstance(train, TextStore)
     return _counters(guesses, train.tokens[:COUNTED].astype(np.int64), tokenizer.vocab)
 
 

@@ -11,7 +11,7 @@ pixels      pictures, the next pixel                     pixel
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,14 +19,16 @@ from torch import Tensor
 
 from regard.config import Run
 from regard.data.image import batches as image_batches
-from regard.data.image import dataset as image_dataset
-from regard.data.image import pixels
-from regard.data.image.dataset import ImageDataset
+from regard.data.image import store as image_store
+from regard.data.image.config import ImageData, require_unchanged
+from regard.data.image.store import ImageDataset
+from regard.data.position import DataPosition
 from regard.data.text import batches, windows
 from regard.data.text import dataset as text_dataset
-from regard.data.text.batches import DataPosition
-from regard.data.text.dataset import TextDataset
-from regard.data.text.store import PairStore, Text
+from regard.data.text.config import TextData
+from regard.data.text.dataset import TextDataset, require_special
+from regard.data.text.store import PairStore, TextStore
+from regard.data.text.tokenizer import SENTINELS, Tokenizer
 from regard.train import objectives
 
 __all__ = ["TASKS", "Task"]
@@ -38,11 +40,24 @@ COUNTED = 1000  # held-out pictures that are counted at every evaluation
 
 
 def _corpus(run: Run, tokenizer: Path, say: Say, count: Callable[[str, int], None]) -> TextDataset:
-    return text_dataset.prepare(run.data, run.task, tokenizer, say, count)
+    data, task = cast(TextData, run.data), run.task
+
+    def check(found: Tokenizer) -> None:
+        sentinels, pad = 2 * (task == "spans"), task in ("translate", "spans")
+        require_special(found, tokenizer, task, mask=task == "masked", sentinels=sentinels, pad=pad)
+
+    if task == "class":
+        return text_dataset.prepare_labeled(data, tokenizer, say, count, task=task, check=check)
+    if task == "translate":
+        return text_dataset.prepare_pairs(data, tokenizer, say, count, task=task, check=check)
+    extra = {"masked": ("[MASK]",), "spans": SENTINELS}.get(task, ())
+    return text_dataset.prepare_text(data, tokenizer, say, count, extra_tokens=extra, task=task, check=check)
 
 
 def _gallery(run: Run, tokenizer: Path, say: Say, count: Callable[[str, int], None]) -> ImageDataset:
-    return image_dataset.prepare(run.data, run.model, run.task, say, count)
+    if run.task == "pixels":
+        require_unchanged(cast(ImageData, run.data))
+    return image_store.prepare(cast(ImageData, run.data), run.model, say, count, labeled=run.task == "image")
 
 
 class Task(NamedTuple):
@@ -50,7 +65,7 @@ class Task(NamedTuple):
 
     loss: Callable[[Any, Any, float], tuple[Tensor, Tensor]]  # (model, batch, smoothing) → two sums, see `objectives`
     batches: Callable[
-        [Run, Any, DataPosition], Iterator[tuple[Any, DataPosition]]
+        [Run, Any, DataPosition], Iterator[tuple[Callable[[], Any], DataPosition]]
     ]  # of a corpus or gallery; endless, from a place on
     held_out: Callable[[Run, Any, Any], Iterator[Any]]  # each example of a store once
     samples: Callable[[Any, Any], list[str]]  # lines that show what a model can do by now
@@ -60,14 +75,14 @@ class Task(NamedTuple):
     reads: Callable[[Run, Path, Say, Callable[[str, int], None]], Any] = _corpus  # finds what training reads
 
 
-def _pairs(run: Run, corpus: TextDataset, place: DataPosition) -> Iterator[tuple[Any, DataPosition]]:
-    return batches.batches(
-        _store(corpus.train), corpus.tokenizer.special, run.train.batch_tokens, run.train.seed, place
+def _pairs(run: Run, corpus: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], Any], DataPosition]]:
+    return batches.pair_batches(
+        _store(corpus.train), corpus.tokenizer.special, run.train.batch_tokens, run.train.seed, position
     )
 
 
 def _all_pairs(run: Run, corpus: TextDataset, store: Any) -> Iterator[Any]:
-    return batches.all_batches(_store(store), corpus.tokenizer.special, run.train.batch_tokens)
+    return batches.all_pair_batches(_store(store), corpus.tokenizer.special, run.train.batch_tokens)
 
 
 def _translations(translator: Any, corpus: TextDataset) -> list[str]:
@@ -78,8 +93,10 @@ def _translations(translator: Any, corpus: TextDataset) -> list[str]:
     ]
 
 
-def _windows(run: Run, corpus: TextDataset, place: DataPosition) -> Iterator[tuple[Any, DataPosition]]:
-    return windows.windows(_text(corpus.train).tokens, run.data.max_len, run.train.batch_tokens, run.train.seed, place)
+def _windows(run: Run, corpus: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], Any], DataPosition]]:
+    return windows.windows(
+        _text(corpus.train).tokens, run.data.max_len, run.train.batch_tokens, run.train.seed, position
+    )
 
 
 def _all_windows(run: Run, corpus: TextDataset, text: Any) -> Iterator[Any]:
@@ -107,12 +124,14 @@ def _hidden(run: Run, corpus: TextDataset) -> dict[str, Any]:
     }
 
 
-def _masked(run: Run, corpus: TextDataset, place: DataPosition) -> Iterator[tuple[Any, DataPosition]]:
-    return windows.masked(_text(corpus.train).tokens, seed=run.train.seed, place=place, **_hidden(run, corpus))
+def _masked(run: Run, corpus: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], Any], DataPosition]]:
+    return windows.masked_windows(
+        _text(corpus.train).tokens, seed=run.train.seed, position=position, **_hidden(run, corpus)
+    )
 
 
 def _all_masked(run: Run, corpus: TextDataset, text: Any) -> Iterator[Any]:
-    return windows.all_masked(_text(text).tokens, **_hidden(run, corpus))
+    return windows.all_masked_windows(_text(text).tokens, **_hidden(run, corpus))
 
 
 def _filled(reader: Any, corpus: TextDataset) -> list[str]:
@@ -127,23 +146,27 @@ def _filled(reader: Any, corpus: TextDataset) -> list[str]:
     return [f"{asked}  →  {guesses}   (wanted: {words[len(words) // 2]})"]
 
 
-def _spans(run: Run, corpus: TextDataset, place: DataPosition) -> Iterator[tuple[Any, DataPosition]]:
+def _spans(run: Run, corpus: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], Any], DataPosition]]:
     text, special = _text(corpus.train).tokens, corpus.tokenizer.special
-    return windows.spans(text, run.data.max_len, run.train.batch_tokens, run.train.seed, special, place)
+    return windows.span_windows(text, run.data.max_len, run.train.batch_tokens, run.train.seed, special, position)
 
 
 def _all_spans(run: Run, corpus: TextDataset, text: Any) -> Iterator[Any]:
-    return windows.all_spans(_text(text).tokens, run.data.max_len, run.train.batch_tokens, corpus.tokenizer.special)
+    return windows.all_span_windows(
+        _text(text).tokens, run.data.max_len, run.train.batch_tokens, corpus.tokenizer.special
+    )
 
 
-def _labelled(run: Run, corpus: TextDataset, place: DataPosition) -> Iterator[tuple[Any, DataPosition]]:
-    return batches.labelled(
-        _store(corpus.train), corpus.tokenizer.special, run.train.batch_tokens, run.train.seed, place
+def _labelled(
+    run: Run, corpus: TextDataset, position: DataPosition
+) -> Iterator[tuple[Callable[[], Any], DataPosition]]:
+    return batches.labeled_batches(
+        _store(corpus.train), corpus.tokenizer.special, run.train.batch_tokens, run.train.seed, position
     )
 
 
 def _all_labelled(run: Run, corpus: TextDataset, store: Any) -> Iterator[Any]:
-    return batches.all_labelled(_store(store), corpus.tokenizer.special, run.train.batch_tokens)
+    return batches.all_labeled_batches(_store(store), corpus.tokenizer.special, run.train.batch_tokens)
 
 
 def _nothing(make_predictor: Any, held: Any) -> list[str]:
@@ -158,12 +181,15 @@ def _classified(reader: Any, corpus: TextDataset) -> list[str]:
     ]
 
 
-def _pictures(run: Run, shown: ImageDataset, place: DataPosition) -> Iterator[tuple[Any, DataPosition]]:
-    return image_batches.pictures(shown.train, run.model.image, run.train.batch_size, run.train.seed, run.data, place)
+def _pictures(
+    run: Run, shown: ImageDataset, position: DataPosition
+) -> Iterator[tuple[Callable[[], Any], DataPosition]]:
+    t, data = run.train, cast(ImageData, run.data)
+    return image_batches.image_batches(shown.train, run.model.image, t.batch_size, t.seed, data, position)
 
 
 def _all_pictures(run: Run, shown: ImageDataset, images: Any) -> Iterator[Any]:
-    return image_batches.all_image_batches(images, run.model.image, run.train.batch_size, run.data)
+    return image_batches.all_image_batches(images, run.model.image, run.train.batch_size, cast(ImageData, run.data))
 
 
 @torch.inference_mode()
@@ -172,27 +198,27 @@ def _right(classifier: Any, shown: ImageDataset) -> list[str]:
     rows = np.linspace(0, len(images) - 1, min(COUNTED, len(images))).astype(int)  # own pictures lie class by class
     right = 0
     for some in np.array_split(rows, -(-len(rows) // classifier.run.train.batch_size)):
-        seen = image_batches.to_model_input(images.pictures[some], c.image, classifier.run.data).to(device)
+        seen = image_batches.to_model_input(images.images[some], c.image, classifier.run.data).to(device)
         right += int((classifier.model(seen).argmax(-1).cpu().numpy() == images.labels[some]).sum())
     return [f"{right / len(rows):.1%} of {len(rows):,} held-out pictures right"]
 
 
-def _pixels(run: Run, shown: ImageDataset, place: DataPosition) -> Iterator[tuple[Any, DataPosition]]:
+def _pixels(run: Run, shown: ImageDataset, position: DataPosition) -> Iterator[tuple[Callable[[], Any], DataPosition]]:
     t = run.train
-    return pixels.pixels(shown.train, run.model.levels, t.batch_size, t.seed, run.data.fraction, place)
+    return image_batches.pixel_batches(shown.train, run.model.levels, t.batch_size, t.seed, run.data.fraction, position)
 
 
 def _all_pixels(run: Run, shown: ImageDataset, images: Any) -> Iterator[Any]:
-    return pixels.all_pixels(images, run.model.levels, run.train.batch_size)
+    return image_batches.all_pixel_batches(images, run.model.levels, run.train.batch_size)
 
 
-def _store(held: PairStore | Text) -> PairStore:
+def _store(held: PairStore | TextStore) -> PairStore:
     assert isinstance(held, PairStore)
     return held
 
 
-def _text(held: PairStore | Text) -> Text:
-    assert isinstance(held, Text)
+def _text(held: PairStore | TextStore) -> TextStore:
+    assert isinstance(held, TextStore)
     return held
 
 

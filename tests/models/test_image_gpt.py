@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from regard.config import Run
-from regard.data.image.pixels import from_numbers, to_numbers
+from regard.data.image.batches import dequantize, quantize
 from regard.decode.painter import ImageGenerator
 from regard.models.image_gpt import ImageGPT, ImageGPTConfig
 
@@ -31,22 +31,22 @@ def test_later_pixels_do_not_change_what_is_guessed_of_earlier_ones():
 @pytest.mark.parametrize(("channels", "levels"), [(1, 2), (1, 16), (1, 256), (3, 2), (3, 8)])
 def test_numbers_are_colours_and_back(channels, levels):
     numbers = np.random.default_rng(0).integers(0, levels**channels, (3, 25))
-    pictures = from_numbers(numbers, levels, 5, channels)
+    pictures = dequantize(numbers, levels, 5, channels)
     assert pictures.shape == (3, 5, 5, channels)
-    assert (to_numbers(pictures, levels) == numbers).all()
+    assert (quantize(pictures, levels) == numbers).all()
 
 
 def test_of_256_levels_nothing_is_lost_and_of_few_black_and_white_stay():
     pictures = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 1), dtype=np.uint8)
-    assert (from_numbers(to_numbers(pictures, 256), 256, 4, 1) == pictures).all()
+    assert (dequantize(quantize(pictures, 256), 256, 4, 1) == pictures).all()
     ends = np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1)
-    assert (from_numbers(to_numbers(ends, 8), 8, 1, 1) == ends).all()
+    assert (dequantize(quantize(ends, 8), 8, 1, 1) == ends).all()
 
 
 def test_what_is_drawn_greedily_is_the_likeliest_pixel_each_time():
     model = pixel()
     painter = ImageGenerator(model, Run("p", "image-gpt", model.config, task="pixels"))
-    drawn = to_numbers(painter.draw(1, temperature=0.0), 3)
+    drawn = quantize(painter.draw(1, temperature=0.0), 3)
     read = torch.cat((torch.tensor([[3]]), torch.from_numpy(drawn)[:, :-1]), 1)
     assert (model(read)[..., :3].argmax(-1).numpy() == drawn).all()
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import regard
 from regard.config import from_tables, load
 from regard.data.image.batches import ImageBatch
-from regard.data.image.dataset import read_split
+from regard.data.image.store import read_split
 from regard.decode.classifier import ImageClassifier
 from regard.models import FAMILIES, state_tensors
 from regard.models.vit import ViT, ViTConfig
@@ -91,7 +91,7 @@ def test_an_answer_sees_of_a_picture_what_its_score_saw(how, photos, tmp_path):
     run = a_run("vit", photos, data=how)
     reader = ImageClassifier(ViT(run.model), run, ("blue", "red"))
     for folder in (photos / "valid", tmp_path / "large"):
-        stored = read_split(run.data, run.model, "image", str(folder), print, reader.labels)
+        stored = read_split(run.data, run.model, str(folder), print, labels=reader.labels)
         files = sorted(folder.glob("*/*.png"), key=str)
         assert len(files) == len(stored)
         for file, kept in zip(files, stored.pictures, strict=True):

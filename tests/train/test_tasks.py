@@ -17,8 +17,9 @@ from safetensors.torch import load_file
 
 import regard
 from regard.config import from_tables, load
+from regard.data.position import DataPosition
 from regard.data.sources import SOURCES
-from regard.data.text.batches import DataPosition, LabeledBatch
+from regard.data.text.batches import LabeledBatch
 from regard.data.text.windows import MaskedBatch, WindowBatch
 from regard.models import FAMILIES
 from regard.models.bert import BERT, BERTConfig
@@ -457,14 +458,12 @@ def test_weights_decay_and_biases_do_not():
 def test_places_of_all_tasks_are_found_again(tmp_path):
     """The batch after a place is the one that came after it."""
     write(tmp_path)
-    from regard.data.text.dataset import prepare
-
     for task in SHAPES:
         run = a_run(task, tmp_path)
-        corpus = prepare(run.data, task, tmp_path / f"{task}.json", lambda text: None, lambda what, n: None)
+        corpus = TASKS[task].reads(run, tmp_path / f"{task}.json", lambda text: None, lambda what, n: None)
         stream = TASKS[task].batches(run, corpus, DataPosition())
         for _ in range(25):
             _, place = next(stream)
             wanted, _ = next(stream)
             got, _ = next(TASKS[task].batches(run, corpus, place))
-            assert all(torch.equal(a, b) for a, b in zip(wanted, got, strict=True) if isinstance(a, torch.Tensor))
+            assert all(torch.equal(a, b) for a, b in zip(wanted(), got(), strict=True) if isinstance(a, torch.Tensor))
