@@ -29,7 +29,7 @@ from torch import Tensor
 
 import regard
 from regard.data.text.batches import pad
-from regard.data.text.dataset import find_split
+from regard.data.text.splits import find_split
 from regard.data.text.tokenizer import BOS, EOS
 from regard.decode import search
 from regard.tasks.metrics import score

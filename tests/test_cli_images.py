@@ -45,7 +45,7 @@ def test_a_picture_that_is_none_is_refused_in_one_line(regard, trained, tmp_path
     said = regard("classify", trained, tmp_path / "no.png")
     assert said.code == 2
     assert said.err.count("\n") == 1
-    assert "no.png is no picture that can be read" in said.err
+    assert "no.png is not a readable image" in said.err
 
 
 def test_the_answers_before_a_picture_that_is_none_are_not_lost(regard, trained, photos, tmp_path):
@@ -74,7 +74,7 @@ def test_score_takes_a_folder_and_refuses_what_is_none(regard, trained, photos):
 def test_data_that_does_not_fit_is_refused_before_a_folder_is_made(regard, photos, tmp_path):
     for words, wanted in (
         ((), "no train data; give data.train=FOLDER"),
-        (("data.source=sst2",), "data.source=sst2 is no set of pictures"),
+        (("data.source=sst2",), "data.source=sst2 is not a set of images"),
         (("data.source=cifar",), "did you mean 'cifar10'?"),
         ((f"data.train={photos}/day",), "holds no folders"),
         (
