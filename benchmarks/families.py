@@ -83,7 +83,7 @@ def time_steps(recipe: str, folder: Path) -> float:
     start = time.monotonic()
     done = fit(load(recipe, changes, FAMILIES), folder, fresh=True)
     say(f"{recipe}: timed in {time.monotonic() - start:.0f} s")
-    return load(recipe, (), FAMILIES).train.images / float(logged(done.folder)[-1]["tokens_per_s"])
+    return load(recipe, (), FAMILIES).train.batch_size / float(logged(done.folder)[-1]["tokens_per_s"])
 
 
 def show(rows: list[dict[str, Any]], minutes: float) -> None:
