@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from regard.decode.painter import ImageGenerator
     from regard.decode.reader import Guess, Reader
-    from regard.decode.translator import TranslateOptions, Translator
+    from regard.decode.translator import Translation, Translator
     from regard.decode.writer import TextGenerator
 
 __all__ = ["ask", "classify", "embed", "fill", "generate", "translate"]
@@ -48,24 +49,30 @@ def translate(
 
     regard translate runs/multi30k "A man is riding a bike." --beam 5 --n-best 3
     """
-    _translate(open_run(run, "translate", device, precision), sentences, input_, json_, {
-        "beam": beam, "n_best": n_best, "length_penalty": length_penalty, "tokens": tokens, "batch": batch,
-        "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed})  # fmt: skip
+    translator: Translator = open_run(run, "translate", device, precision)
+    search = partial(translator.translate, beam=beam, n_best=n_best, length_penalty=length_penalty, tokens=tokens,
+                     batch=batch, temperature=temperature, top_k=top_k, top_p=top_p)  # fmt: skip
+    _answer(translator, search, sentences, input_, json_, n_best, seed)
 
 
-def _translate(translator: "Translator", sentences: list[str] | None, input_: Path | None, json_: bool,
-               how: "TranslateOptions") -> None:  # fmt: skip
-    done, seed, n_best = 0, how.get("seed", 0), how.get("n_best", 1)
+def _answer(
+    translator: "Translator",
+    search: "Callable[..., list[Translation]]",
+    sentences: list[str] | None,
+    input_: Path | None,
+    json_: bool,
+    n_best: int = 1,
+    seed: int = 0,
+) -> None:
+    """Print an answer for each sentence; one too long is refused after the answers to those before it."""
+    done = 0
     with read_texts(sentences, input_, "translating") as (chunks, count):
         for chunk in chunks:
             _warn_unprefixed(translator, chunk)
             sources = translator.encode(chunk)
-            fitting = next(
-                iter(translator.too_long(sources)), len(sources)
-            )  # a long one does not discard those before it
-            how = {**how, "seed": seed + done, "scored": json_, "progress": partial(count, done)}
-            answers = translator.translate_ids(sources[:fitting], **how)
-            for number, (sentence, answer) in enumerate(zip(chunk[:fitting], answers, strict=True), done + 1):
+            short = list(takewhile(lambda ids: len(ids) <= translator.max_len, sources))
+            answers = search(short, seed=seed + done, scored=json_, progress=partial(count, done))
+            for number, (sentence, answer) in enumerate(zip(chunk, answers, strict=False), done + 1):
                 if json_:
                     print(json.dumps({"source": sentence, **dataclasses.asdict(answer)}, ensure_ascii=False))
                 elif n_best > 1:
@@ -74,7 +81,8 @@ def _translate(translator: "Translator", sentences: list[str] | None, input_: Pa
                 else:
                     print(answer.text)
             sys.stdout.flush()
-            translator.check_lengths(sources, done + 1)
+            for number, ids in enumerate(sources, done + 1):
+                translator.require_short(ids, number)
             done += len(chunk)
 
 
@@ -93,8 +101,9 @@ def ask(
 
     regard ask runs/t5-multitask "translate English to German: This is good."
     """
-    _translate(open_run(run, "ask", device, precision), questions, input_, json_,
-               {"beam": beam, "tokens": tokens, "batch": batch})  # fmt: skip
+    translator: Translator = open_run(run, "ask", device, precision)
+    search = partial(translator.translate, beam=beam, tokens=tokens, batch=batch)
+    _answer(translator, search, questions, input_, json_)
 
 
 def generate(
@@ -213,9 +222,9 @@ def classify(
     size = predictor.run.decode.batch_size if images else CHUNK
     with read_texts(texts, input_, "classifying", size) as (chunks, count):
         for chunk in chunks:
-            predict = partial(predictor.classify if images else predictor.classify_ids, top=top)
             inputs = chunk if images else _encode(predictor, chunk)
-            for text, classes in zip(chunk, _classify(predict, inputs, partial(count, done)), strict=True):
+            found = _classify(partial(predictor.classify, top=top), inputs, partial(count, done))
+            for text, classes in zip(chunk, found, strict=True):
                 if json_:
                     print(json.dumps({"source": text, "classes": [c._asdict() for c in classes]}, ensure_ascii=False))
                 else:
@@ -266,7 +275,7 @@ def embed(
                 raise ValueError(
                     f"over {MAX_COMPARED} texts are too many for a table of all pairs; give --out FILE.npy or --json"
                 )
-            vectors.append(reader.embed_ids(_encode(reader, chunk), partial(count, len(read))))
+            vectors.append(reader.embed(_encode(reader, chunk), partial(count, len(read))))
             read += chunk
             if json_:
                 for text, vector in zip(chunk, vectors.pop().tolist(), strict=True):
@@ -312,7 +321,7 @@ def _warn_unprefixed(translator: "Translator", texts: list[str]) -> None:
 
 def _encode(reader: "Reader", texts: list[str]) -> list[list[int]]:
     """The token ids of texts, with a note if some will be truncated."""
-    encoded = reader.encode(texts)
-    if cut := reader.too_long(encoded):
-        print(f"{len(cut)} of {len(texts)} texts have over {reader.max_len} tokens and were truncated", file=sys.stderr)
+    encoded = reader.tokenizer.encode(texts)
+    if long := sum(len(ids) > reader.max_len for ids in encoded):
+        print(f"{long} of {len(texts)} texts have over {reader.max_len} tokens and were truncated", file=sys.stderr)
     return encoded

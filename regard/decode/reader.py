@@ -5,7 +5,7 @@ Shapes: B texts, T tokens, D width, V vocabulary.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -53,16 +53,6 @@ class Reader:
         """The most tokens of a text, start and end not counted."""
         return min(int(self.model.max_len) - 2, self.run.data.max_len)
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of each text, without start and end."""
-        if isinstance(texts, str):
-            raise ValueError("a list of texts is wanted, not one string; put it in brackets")
-        return self.tokenizer.encode(texts)
-
-    def too_long(self, sources: Sequence[list[int]]) -> list[int]:
-        """Rows, counted from 0, of the encoded texts that `classify_ids` and `embed_ids` truncate."""
-        return [row for row, ids in enumerate(sources) if len(ids) > self.max_len]
-
     @torch.inference_mode()
     def fill(self, text: str, top: int = 5) -> Filled:
         """Guess each word hidden behind [MASK], from all the others."""
@@ -96,35 +86,30 @@ class Reader:
         ]
         return Filled(self.tokenizer.decode(ids), guesses)
 
-    def classify(
-        self, texts: Sequence[str], top: int = 1, progress: Callable[[int], None] = lambda done: None
-    ) -> list[list[Guess]]:
-        """The most likely classes of each text, best first."""
-        return self.classify_ids(self.encode(texts), top, progress)
-
     @torch.inference_mode()
-    def classify_ids(
-        self, sources: Sequence[list[int]], top: int = 1, progress: Callable[[int], None] = lambda done: None
+    def classify(
+        self,
+        texts: Sequence[str] | Sequence[list[int]],
+        top: int = 1,
+        progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Guess]]:
-        """As `classify`, for encoded texts."""
+        """The most likely classes of each text, given as text or as token ids, best first."""
         if not self.labels:
             raise ValueError("this model has learnt no classes; train it on some: regard train sst2 init=THIS_FOLDER")
-        found: list[list[Guess]] = [[] for _ in sources]
-        for rows, tokens, mask in self._batches(sources, progress):
+        found: list[list[Guess]] = [[] for _ in texts]
+        for rows, tokens, mask in self._batches(texts, progress):
             odds, best = self.model.classify(tokens, mask).softmax(-1).topk(min(top, len(self.labels)))
             for row, ps, numbers in zip(rows, odds.tolist(), best.tolist(), strict=True):
                 found[row] = [Guess(self.labels[n], p) for n, p in zip(numbers, ps, strict=True)]
         return found
 
-    def embed(self, texts: Sequence[str], progress: Callable[[int], None] = lambda done: None) -> Tensor:
-        """A vector of length 1 for each text, the mean of its tokens': (B, D).  Similar texts have a large inner product."""
-        return self.embed_ids(self.encode(texts), progress)
-
     @torch.inference_mode()
-    def embed_ids(self, sources: Sequence[list[int]], progress: Callable[[int], None] = lambda done: None) -> Tensor:
-        """As `embed`, for encoded texts."""
-        vectors = torch.zeros(len(sources), self.model.config.dim)
-        for rows, tokens, mask in self._batches(sources, progress):
+    def embed(
+        self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None
+    ) -> Tensor:
+        """A vector of length 1 for each text, the mean of its tokens': (B, D).  Texts alike have a large inner product."""
+        vectors = torch.zeros(len(texts), self.model.config.dim)
+        for rows, tokens, mask in self._batches(texts, progress):
             real = mask[:, 0, 0, :, None]  # (B, T, 1)
             mean = (self.model.encode(tokens, mask) * real).sum(1) / real.sum(1)
             vectors[rows] = torch.nn.functional.normalize(mean).cpu()
@@ -135,11 +120,15 @@ class Reader:
         return next(self.model.parameters()).device
 
     def _batches(
-        self, encoded: Sequence[list[int]], progress: Callable[[int], None]
+        self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None]
     ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
         """Texts of similar length together: their rows, their tokens (B, T) and the mask of what is not padding."""
+        if isinstance(texts, str):
+            raise ValueError("a list of texts is wanted, not one string; put it in brackets")
         special, size = self.tokenizer.special, self.run.decode.batch_size
-        sources = [ids[: self.max_len] for ids in encoded]
+        encoded = bool(texts) and not isinstance(texts[0], str)
+        ids = cast(Sequence[list[int]], texts) if encoded else self.tokenizer.encode(cast(Sequence[str], texts))
+        sources = [tokens[: self.max_len] for tokens in ids]
         order = sorted(range(len(sources)), key=lambda row: len(sources[row]))
         for first in range(0, len(order), size):
             rows = order[first : first + size]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, cast
 
 import torch
 
@@ -18,7 +18,7 @@ from regard.decode.search import Hypothesis
 from regard.decode.workers import map_in_threads
 from regard.layers.attention import Attention
 
-__all__ = ["Sampling", "TranslateOptions", "Translation", "Translator"]
+__all__ = ["Sampling", "Translation", "Translator"]
 
 SHARE = 4  # sentences that make a thread worth its while
 MOST = 8  # threads: each holds a batch of its own
@@ -26,7 +26,7 @@ MOST = 8  # threads: each holds a batch of its own
 
 @dataclass(frozen=True)
 class Translation:
-    """One answer: its text, its tokens and their ids, its score, and the n best answers, itself first."""
+    """One answer: its text, tokens, ids and score, and the n best answers, itself first."""
 
     text: str
     tokens: list[str]
@@ -45,22 +45,6 @@ class Sampling:
     seed: int = 0
 
 
-class TranslateOptions(TypedDict, total=False):
-    """Options of `Translator.translate` and `translate_ids`, which documents them."""
-
-    beam: int | None
-    n_best: int
-    length_penalty: float | None
-    tokens: int | None
-    batch: int | None
-    temperature: float | None
-    top_k: int
-    top_p: float
-    seed: int
-    scored: bool
-    progress: Callable[[int], None]
-
-
 @dataclass(frozen=True)
 class Translator:
     """A model with its tokenizer and the run it comes from."""
@@ -76,15 +60,9 @@ class Translator:
         """What names the tasks this model was trained on, if it was trained on several."""
         return task_prefixes(self.run.data)
 
-    def translate(self, texts: Sequence[str], **options: Unpack[TranslateOptions]) -> list[Translation]:
-        """Translate sentences, in their order; the options are those of `translate_ids`."""
-        if isinstance(texts, str):
-            raise ValueError("translate wants a list of sentences, not one string; put it in brackets")
-        return self.translate_ids(self.encode(texts), **options)
-
-    def translate_ids(
+    def translate(
         self,
-        sources: Sequence[list[int]],
+        texts: Sequence[str] | Sequence[list[int]],
         *,
         beam: int | None = None,
         n_best: int = 1,
@@ -96,13 +74,14 @@ class Translator:
         top_p: float = 1.0,
         seed: int = 0,
         scored: bool = False,
+        first: int = 1,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[Translation]:
-        """Translate encoded sentences, in their order.  `beam` 1 is greedy; a `temperature` samples instead.
+        """Translate sentences, given as text or as the ids that `encode` returns.
 
-        Defaults are those of the run.  A greedy answer or a sample has a score only if `scored`, which takes time.
-        An empty sentence stays empty; one too long is an error that names its number.
-        An answer has at most `tokens` tokens, see `limit`.  `progress` is called with the number of sentences done.
+        `beam` 1 is greedy; a `temperature` samples instead.  Other defaults are the run's.  A greedy answer or a sample has a
+        score only if `scored`, which takes time.  An empty sentence stays empty; one too long is refused by its number, counted
+        from `first`.  An answer has at most `tokens` tokens, see `limit`.  `progress` is called with the number done.
         """
         width = self.run.decode.beam_size if beam is None else beam
         size = self.run.decode.batch_size if batch is None else batch
@@ -114,7 +93,10 @@ class Translator:
         _check_options(width, n_best, size, penalty, temperature, top_k, top_p, seed)
         if tokens is not None and tokens < 1:
             raise ValueError(f"answers of {tokens} tokens; ask for 1 or more")
-        self.check_lengths(sources)
+        encoded = bool(texts) and not isinstance(texts[0], str)
+        sources = cast(Sequence[list[int]], texts) if encoded else self.encode(cast(Sequence[str], texts))
+        for number, ids in enumerate(sources, first):
+            self.require_short(ids, number)
         sampling = None if temperature is None else Sampling(temperature, top_k, top_p, seed)
         answers = self.search(sources, beam=1 if sampling else width, batch=size, penalty=penalty, scored=scored,
                               tokens=tokens, sampling=sampling, progress=progress)  # fmt: skip
@@ -193,20 +175,18 @@ class Translator:
         """The most tokens a sentence may have."""
         return int(min(self.run.data.max_len, self.model.max_len - 1))
 
-    def too_long(self, sources: Sequence[list[int]]) -> list[int]:
-        """Rows, counted from 0, of the encoded sentences that are longer than the model takes."""
-        return [row for row, ids in enumerate(sources) if len(ids) > self.max_len]
-
-    def check_lengths(self, sources: Sequence[list[int]], first: int = 1) -> None:
-        """Raise an error for an encoded sentence that is too long, by its number counted from `first`."""
-        for row in self.too_long(sources):
+    def require_short(self, ids: Sequence[int], number: int) -> None:
+        """Refuse a sentence that is longer than the model takes, by its number."""
+        if len(ids) > self.max_len:
             raise ValueError(
-                f"sentence {first + row} has {len(sources[row]):,} tokens; "
+                f"sentence {number} has {len(ids):,} tokens; "
                 f"this model takes at most {self.max_len}: split it into sentences"
             )
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token numbers, without an end; a sentinel such as <extra_id_0> stands for itself, if the model knows any."""
+        if isinstance(texts, str):
+            raise ValueError("translate wants a list of sentences, not one string; put it in brackets")
         numbers = self.tokenizer.special.sentinels
         known = dict(zip(self.tokenizer.tokens(numbers), numbers, strict=True))
         pieces = [re.split(r"(<extra_id_\d+>)", text) if known else [text] for text in texts]

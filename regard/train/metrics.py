@@ -117,10 +117,10 @@ def _translations(
             grouped.setdefault(source, []).append(target)
         sources, references = list(grouped), list(grouped.values())
     encoded = translator.encode(sources)
-    long = translator.too_long(encoded)
+    long = {row for row, ids in enumerate(encoded) if len(ids) > translator.max_len}
     if long:
         say(f"{len(long)} of {len(sources)} sentences are too long for this model and count as not translated")
-    answers = translator.translate_ids([[] if row in long else ids for row, ids in enumerate(encoded)], **how)
+    answers = translator.translate([[] if row in long else ids for row, ids in enumerate(encoded)], **how)
     found = score([answer.text for answer in answers], references, tokenised=data.text == "tok")
     if name in SOURCES and SOURCES[name].kind == "labels":
         found = [

@@ -82,7 +82,7 @@ def _cross_attention(translator: Translator, text: str, beam: int | None) -> _Re
     tokenizer, model = translator.tokenizer, translator.model
     special, device = tokenizer.special, next(model.parameters()).device
     [source] = _require_tokens(translator.encode([text]))
-    [answer] = translator.translate_ids([source], beam=beam)
+    [answer] = translator.translate([source], beam=beam)
     with watch(model) as recorded, torch.inference_mode():
         model(pad([source], special).to(device), torch.tensor([[special.bos, *answer.ids]], device=device))
     cross = [calls[0][0] for name, calls in recorded.items() if name.startswith("decoder") and name.endswith("cross")]
