@@ -1,4 +1,4 @@
-"""The command line with pictures: train on a folder, classify, draw; what is wrong is said in one line."""
+"""The command line with pictures: train on a folder, classify, draw; what is wrong is result in one line."""
 
 import json
 
@@ -22,19 +22,19 @@ def photos(tmp_path_factory):
 
 @pytest.fixture
 def trained(regard, photos, tmp_path):
-    said = regard("train", "images", *SHAPE, *FEW, f"data.train={photos}", "--out", tmp_path / "run")
-    assert said.code == 0, said.err
-    assert "classes: 'day' 5, 'night' 5" in said.err
-    assert "% of 2 held-out pictures right" in said.err
+    result = regard("train", "images", *SHAPE, *FEW, f"data.train={photos}", "--out", tmp_path / "run")
+    assert result.code == 0, result.err
+    assert "classes: 'day' 5, 'night' 5" in result.err
+    assert "% of 2 held-out pictures right" in result.err
     return tmp_path / "run"
 
 
 def test_classify_prints_a_line_for_each_picture(regard, trained, photos):
     files = [photos / "day" / "0.png", photos / "night" / "3.png"]
-    said = regard("classify", trained, *files, "--top", 2)
-    assert said.code == 0
-    assert [line.split("\t")[0] for line in said.out.splitlines()] == [str(file) for file in files]
-    assert all(line.count("%") == 2 for line in said.out.splitlines())
+    result = regard("classify", trained, *files, "--top", 2)
+    assert result.code == 0
+    assert [line.split("\t")[0] for line in result.out.splitlines()] == [str(file) for file in files]
+    assert all(line.count("%") == 2 for line in result.out.splitlines())
     found = [json.loads(line) for line in regard("classify", trained, *files, "--json").out.splitlines()]
     assert [one["source"] for one in found] == [str(file) for file in files]
     assert {guess["text"] for one in found for guess in one["classes"]} <= {"day", "night"}
@@ -42,32 +42,32 @@ def test_classify_prints_a_line_for_each_picture(regard, trained, photos):
 
 def test_a_picture_that_is_none_is_refused_in_one_line(regard, trained, tmp_path):
     (tmp_path / "no.png").write_bytes(b"not a picture")
-    said = regard("classify", trained, tmp_path / "no.png")
-    assert said.code == 2
-    assert said.err.count("\n") == 1
-    assert "no.png is no picture that can be read" in said.err
+    result = regard("classify", trained, tmp_path / "no.png")
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert "no.png is no picture that can be read" in result.err
 
 
 def test_the_answers_before_a_picture_that_is_none_are_not_lost(regard, trained, photos, tmp_path):
     (tmp_path / "no.png").write_bytes(b"not a picture")
     good = [photos / "day" / f"{number}.png" for number in range(2)]
-    said = regard("classify", trained, *good, tmp_path / "no.png", photos / "night" / "0.png")
-    assert said.code == 2
-    assert said.err.count("\n") == 1
-    assert [line.split("\t")[0] for line in said.out.splitlines()] == [str(file) for file in good]
+    result = regard("classify", trained, *good, tmp_path / "no.png", photos / "night" / "0.png")
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert [line.split("\t")[0] for line in result.out.splitlines()] == [str(file) for file in good]
 
 
 def test_a_run_of_pictures_does_not_write_nor_fill(regard, trained):
     for verb, *words in (("generate", "once"), ("fill", "the [MASK]"), ("embed", "a", "b"), ("translate", "a")):
-        said = regard(verb, trained, *words)
-        assert said.code == 2
-        assert "holds a vit, which does not" in said.err
-        assert "use regard classify" in said.err
+        result = regard(verb, trained, *words)
+        assert result.code == 2
+        assert "holds a vit, which does not" in result.err
+        assert "use regard classify" in result.err
 
 
 def test_score_takes_a_folder_and_refuses_what_is_none(regard, trained, photos):
-    said = regard("score", trained, "--on", photos)
-    assert "share of 10 pictures" in said.out
+    result = regard("score", trained, "--on", photos)
+    assert "share of 10 pictures" in result.out
     assert regard("score", trained, "--on", "nowhere").err.startswith("regard: no folder nowhere")
 
 
@@ -82,9 +82,9 @@ def test_data_that_does_not_fit_is_refused_before_a_folder_is_made(regard, photo
             "patch 5 does not tile a picture of 16 pixels; use a side of 15 or 20",
         ),
     ):
-        said = regard("train", "images", *SHAPE, *FEW, *words, "--out", tmp_path / "none")
-        assert said.code == 2
-        assert wanted in said.err
+        result = regard("train", "images", *SHAPE, *FEW, *words, "--out", tmp_path / "none")
+        assert result.code == 2
+        assert wanted in result.err
         assert not (tmp_path / "none").exists()
 
 
@@ -95,18 +95,18 @@ def test_files_that_are_no_pictures_are_said_and_left_out(regard, tmp_path):
         for number in range(3):
             Image.new("RGB", (20, 20)).save(tmp_path / "mine" / label / f"{number}.png")
     (tmp_path / "mine" / "a" / "photo.HEIC").write_bytes(b"x")
-    said = regard("train", "images", *SHAPE, *FEW, f"data.train={tmp_path}/mine", "--out", tmp_path / "run")
-    assert said.code == 0
-    assert "are left out: 2 .txt, 1 .heic" in said.err
+    result = regard("train", "images", *SHAPE, *FEW, f"data.train={tmp_path}/mine", "--out", tmp_path / "run")
+    assert result.code == 0
+    assert "are left out: 2 .txt, 1 .heic" in result.err
 
 
 def test_a_painter_draws_a_sheet_and_takes_no_words(regard, photos, tmp_path):
     shape = ("model.image=6", "model.dim=16", "model.depth=1", "model.heads=2")
     run = tmp_path / "image-gpt"
-    said = regard("train", "mnist-image-gpt", *shape, *FEW, "data.source=", f"data.train={photos}", "--out", run)
-    assert said.code == 0, said.err
-    said = regard("generate", run, "--out", tmp_path / "sheet.png", "--count", 5)
-    assert said.out == f"saved 5 pictures in {tmp_path / 'sheet.png'}\n"
+    result = regard("train", "mnist-image-gpt", *shape, *FEW, "data.source=", f"data.train={photos}", "--out", run)
+    assert result.code == 0, result.err
+    result = regard("generate", run, "--out", tmp_path / "sheet.png", "--count", 5)
+    assert result.out == f"saved 5 pictures in {tmp_path / 'sheet.png'}\n"
     with Image.open(tmp_path / "sheet.png") as sheet:
         size = sheet.size
     assert size == (3 * (84 + 6) + 6, 2 * (84 + 6) + 6)  # three in a row, each pixel 14 wide
@@ -117,6 +117,6 @@ def test_a_painter_draws_a_sheet_and_takes_no_words(regard, photos, tmp_path):
         (("--out", tmp_path / "no" / "x.png"), "no folder"),
         (("--out", tmp_path / "x.png", "--count", 0), "0 pictures; ask for 1 to"),
     ):
-        said = regard("generate", run, *words)
-        assert said.code == 2
-        assert wanted in said.err
+        result = regard("generate", run, *words)
+        assert result.code == 2
+        assert wanted in result.err
