@@ -1,4 +1,4 @@
-"""The command line with pictures: train on a folder, classify, draw; what is wrong is result in one line."""
+"""The command line for image models: train on a folder, classify, generate; each mistake is one line."""
 
 import json
 
@@ -29,27 +29,27 @@ def trained(regard, photos, tmp_path):
     return tmp_path / "run"
 
 
-def test_classify_prints_a_line_for_each_picture(regard, trained, photos):
+def test_classify_prints_a_line_for_each_image(regard, trained, photos):
     files = [photos / "day" / "0.png", photos / "night" / "3.png"]
     result = regard("classify", trained, *files, "--top", 2)
     assert result.code == 0
     assert [line.split("\t")[0] for line in result.out.splitlines()] == [str(file) for file in files]
     assert all(line.count("%") == 2 for line in result.out.splitlines())
     found = [json.loads(line) for line in regard("classify", trained, *files, "--json").out.splitlines()]
-    assert [one["source"] for one in found] == [str(file) for file in files]
-    assert {guess["text"] for one in found for guess in one["classes"]} <= {"day", "night"}
+    assert [line["source"] for line in found] == [str(file) for file in files]
+    assert {prediction["text"] for line in found for prediction in line["classes"]} <= {"day", "night"}
 
 
-def test_a_picture_that_is_none_is_refused_in_one_line(regard, trained, tmp_path):
-    (tmp_path / "no.png").write_bytes(b"not a picture")
+def test_a_file_that_is_not_an_image_is_refused_in_one_line(regard, trained, tmp_path):
+    (tmp_path / "no.png").write_bytes(b"not an image")
     result = regard("classify", trained, tmp_path / "no.png")
     assert result.code == 2
     assert result.err.count("\n") == 1
     assert "no.png is no picture that can be read" in result.err
 
 
-def test_the_answers_before_a_picture_that_is_none_are_not_lost(regard, trained, photos, tmp_path):
-    (tmp_path / "no.png").write_bytes(b"not a picture")
+def test_the_results_before_an_unreadable_image_are_printed(regard, trained, photos, tmp_path):
+    (tmp_path / "no.png").write_bytes(b"not an image")
     good = [photos / "day" / f"{number}.png" for number in range(2)]
     result = regard("classify", trained, *good, tmp_path / "no.png", photos / "night" / "0.png")
     assert result.code == 2
@@ -57,7 +57,7 @@ def test_the_answers_before_a_picture_that_is_none_are_not_lost(regard, trained,
     assert [line.split("\t")[0] for line in result.out.splitlines()] == [str(file) for file in good]
 
 
-def test_a_run_of_pictures_does_not_write_nor_fill(regard, trained):
+def test_an_image_classifier_refuses_the_verbs_of_text(regard, trained):
     for verb, *words in (("generate", "once"), ("fill", "the [MASK]"), ("embed", "a", "b"), ("translate", "a")):
         result = regard(verb, trained, *words)
         assert result.code == 2
@@ -65,13 +65,13 @@ def test_a_run_of_pictures_does_not_write_nor_fill(regard, trained):
         assert "use regard classify" in result.err
 
 
-def test_score_takes_a_folder_and_refuses_what_is_none(regard, trained, photos):
+def test_score_takes_a_folder_and_refuses_a_missing_one(regard, trained, photos):
     result = regard("score", trained, "--on", photos)
     assert "share of 10 pictures" in result.out
     assert regard("score", trained, "--on", "nowhere").err.startswith("regard: no folder nowhere")
 
 
-def test_data_that_does_not_fit_is_refused_before_a_folder_is_made(regard, photos, tmp_path):
+def test_invalid_data_is_refused_before_a_folder_is_made(regard, photos, tmp_path):
     for words, wanted in (
         ((), "no train data; give data.train=FOLDER"),
         (("data.source=sst2",), "data.source=sst2 is no set of pictures"),
@@ -88,7 +88,7 @@ def test_data_that_does_not_fit_is_refused_before_a_folder_is_made(regard, photo
         assert not (tmp_path / "none").exists()
 
 
-def test_files_that_are_no_pictures_are_said_and_left_out(regard, tmp_path):
+def test_files_that_are_not_images_are_skipped_with_a_note(regard, tmp_path):
     for label in ("a", "b"):
         (tmp_path / "mine" / label).mkdir(parents=True)
         (tmp_path / "mine" / label / "notes.txt").write_text("x")
@@ -100,20 +100,20 @@ def test_files_that_are_no_pictures_are_said_and_left_out(regard, tmp_path):
     assert "are left out: 2 .txt, 1 .heic" in result.err
 
 
-def test_a_painter_draws_a_sheet_and_takes_no_words(regard, photos, tmp_path):
+def test_an_image_generator_writes_a_grid_and_takes_no_prompt(regard, photos, tmp_path):
     shape = ("model.image=6", "model.dim=16", "model.depth=1", "model.heads=2")
     run = tmp_path / "image-gpt"
     result = regard("train", "mnist-image-gpt", *shape, *FEW, "data.source=", f"data.train={photos}", "--out", run)
     assert result.code == 0, result.err
-    result = regard("generate", run, "--out", tmp_path / "sheet.png", "--count", 5)
-    assert result.out == f"saved 5 pictures in {tmp_path / 'sheet.png'}\n"
-    with Image.open(tmp_path / "sheet.png") as sheet:
-        size = sheet.size
+    result = regard("generate", run, "--out", tmp_path / "grid.png", "--count", 5)
+    assert result.out == f"saved 5 images in {tmp_path / 'grid.png'}\n"
+    with Image.open(tmp_path / "grid.png") as grid:
+        size = grid.size
     assert size == (3 * (84 + 6) + 6, 2 * (84 + 6) + 6)  # three in a row, each pixel 14 wide
     for words, wanted in (
-        (("a word", "--out", "x.png"), "draws pictures; it takes --out"),
-        ((), "pictures need a file; give --out"),
-        (("--out", tmp_path / "sheet.jpg"), "cannot write sheet.jpg"),
+        (("a word", "--out", "x.png"), "generates images; it takes --out"),
+        ((), "images need a file; give --out"),
+        (("--out", tmp_path / "grid.jpg"), "cannot write grid.jpg"),
         (("--out", tmp_path / "no" / "x.png"), "no folder"),
         (("--out", tmp_path / "x.png", "--count", 0), "0 pictures; ask for 1 to"),
     ):
