@@ -79,7 +79,7 @@ def test_invalid_data_is_refused_before_a_folder_is_made(regard, photos, tmp_pat
         ((f"data.train={photos}/day",), "holds no folders"),
         (
             (f"data.train={photos}", "model.patch=5"),
-            "patch 5 does not tile a picture of 16 pixels; use a side of 15 or 20",
+            "patch 5 does not tile an image of 16 pixels; use a side of 15 or 20",
         ),
     ):
         result = regard("train", "images", *SHAPE, *FEW, *words, "--out", tmp_path / "none")

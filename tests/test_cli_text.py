@@ -9,9 +9,9 @@ import pytest
 from cli_checks import assert_refused
 from safetensors.torch import load_file
 
-from regard.decode.folder import load
 from regard.decode.search import Hypothesis
-from regard.decode.translator import Translator
+from regard.tasks.load import load
+from regard.tasks.translation import Translator
 
 # -- results
 

@@ -10,7 +10,8 @@ import typer
 from regard.cli.options import Beam, Device, DrawingFile, Head, Json, Layer, RunPath
 
 if TYPE_CHECKING:
-    from regard.decode.classifier import ImageClassifier
+    from regard.tasks.image_classification import ImageClassifier
+    from regard.tasks.load import TextPredictor
     from regard.view.cost import ImageCost, Part
 
 __all__ = ["cost", "show"]
@@ -37,25 +38,32 @@ def show(
 
     regard show runs/fashion-vit boot.png
     """
-    from rich.console import Console
-
-    from regard.decode.folder import load
-    from regard.view.draw import check_file, to_file, to_terminal
-    from regard.view.maps import map_attention
+    from regard.tasks.image_classification import ImageClassifier
+    from regard.tasks.image_generation import ImageGenerator
+    from regard.tasks.load import load
+    from regard.view.draw import check_file
 
     if out:
         check_file(out)
     predictor = load(run, device)
-    if predictor.run.task == "pixels":
+    if isinstance(predictor, ImageGenerator):
         raise ValueError(
             f"{run} generates images and takes none; see what it generates: regard generate {run} --out samples.png"
         )
-    if predictor.run.task == "image":
-        if beam is not None:
-            raise ValueError(f"--beam {beam} is for translations; {run} classifies images")
-        _show_image(predictor, Path(what), out, layer, head)
-        return
-    attention = map_attention(predictor, what, beam=beam, layer=layer, head=head)
+    if isinstance(predictor, ImageClassifier):
+        _show_image(predictor, what, out, layer, head, beam)
+    else:
+        _show_text(predictor, what, out, layer, head, beam)
+
+
+def _show_text(predictor: "TextPredictor", text: str, out: Path | None, layer: int | None, head: int | None,
+               beam: int | None) -> None:  # fmt: skip
+    from rich.console import Console
+
+    from regard.view.draw import to_file, to_terminal
+    from regard.view.maps import map_attention
+
+    attention = map_attention(predictor, text, beam=beam, layer=layer, head=head)
     if out:
         for note in to_file(attention, out):
             print(note, file=sys.stderr)
@@ -66,12 +74,13 @@ def show(
         console.print(to_terminal(attention, console.width), width=width, soft_wrap=True)
 
 
-def _show_image(
-    classifier: "ImageClassifier", image: Path, out: Path | None, layer: int | None, head: int | None
-) -> None:
+def _show_image(classifier: "ImageClassifier", image: str, out: Path | None, layer: int | None, head: int | None,
+                beam: int | None) -> None:  # fmt: skip
     from regard.view.image_maps import map_image_attention, to_file
 
-    file = out or Path(f"{image.stem}-attention.png")
+    if beam is not None:
+        raise ValueError(f"--beam {beam} is for translations; {classifier.run.name} classifies images")
+    file = out or Path(f"{Path(image).stem}-attention.png")
     attention = map_image_attention(classifier, image, layer, head)
     for note in to_file(attention, file):
         print(note, file=sys.stderr)
@@ -96,7 +105,7 @@ def cost(
 
     regard cost vit-base swin-tiny resnet-50 --image 224
     """
-    from regard.config import value_of
+    from regard.config import parse_value
     from regard.models import preset, read_config
     from regard.view.cost import changed, image_cost
     from regard.view.cost import cost as count
@@ -105,7 +114,7 @@ def cost(
         raise ValueError(f"a source of {source} and a target of {target} tokens; use 1 or more")
     changes = [word for word in models if "=" in word and not Path(word).exists()]
     pairs = (word.removeprefix("model.").partition("=") for word in changes)
-    values = {key: value_of(text) for key, _, text in pairs}
+    values = {key: parse_value(text) for key, _, text in pairs}
     text_costs, image_costs = {}, {}
     for name in (word for word in models if word not in changes):
         family, config = read_config(Path(name)) if Path(name).is_dir() else preset(name)

@@ -15,12 +15,13 @@ Count = Callable[[int, int], None]  # called with the number done in earlier chu
 
 def open_run(run: str, verb: str, device: str, precision: str = "float32") -> Any:
     """Load a run folder and check that its predictor has this verb."""
-    from regard.decode.folder import load
+    from regard.tasks.load import load
 
     predictor = load(run, device, precision)
     if verb not in predictor.VERBS:
         verbs = " or ".join(predictor.VERBS)
-        raise ValueError(f"{run} holds a {predictor.run.family}, which does not {verb}; use regard {verbs}")
+        hint = getattr(predictor, "HINTS", {}).get(verb, "")
+        raise ValueError(f"{run} holds a {predictor.run.family}, which does not {verb}; use regard {verbs}" + hint)
     return predictor
 
 

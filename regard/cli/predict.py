@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
@@ -18,10 +19,13 @@ from regard.cli.options import Device, Input, Json, Precision, RunPath
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.decode.painter import ImageGenerator
-    from regard.decode.reader import Guess, Reader
-    from regard.decode.translator import Translation, Translator
-    from regard.decode.writer import TextGenerator
+    from regard.tasks.image_classification import ImageClassifier
+    from regard.tasks.image_generation import ImageGenerator
+    from regard.tasks.language_model import TextGenerator
+    from regard.tasks.masked_lm import MaskedLM
+    from regard.tasks.text_classification import TextClassifier
+    from regard.tasks.text_embedding import Prediction, TextEmbedder
+    from regard.tasks.translation import Translation, Translator
 
 __all__ = ["ask", "classify", "embed", "fill", "generate", "translate"]
 
@@ -55,15 +59,8 @@ def translate(
     _answer(translator, search, sentences, input_, json_, n_best, seed)
 
 
-def _answer(
-    translator: "Translator",
-    search: "Callable[..., list[Translation]]",
-    sentences: list[str] | None,
-    input_: Path | None,
-    json_: bool,
-    n_best: int = 1,
-    seed: int = 0,
-) -> None:
+def _answer(translator: "Translator", search: "Callable[..., list[Translation]]", sentences: list[str] | None,
+            input_: Path | None, json_: bool, n_best: int = 1, seed: int = 0) -> None:  # fmt: skip
     """Print an answer for each sentence; one too long is refused after the answers to those before it."""
     done = 0
     with read_texts(sentences, input_, "translating") as (chunks, count):
@@ -128,26 +125,39 @@ def generate(
 
     regard generate runs/mnist-image-gpt --out samples.png
     """
-    from regard.data.files import read_lines
-
     if stream and json_:
         raise ValueError("--stream prints pieces, --json one object; give one of them")
     predictor = open_run(run, "generate", device, precision)
-    if predictor.run.task == "pixels":
-        if prompt is not None or tokens is not None or stop or stream or json_:
-            raise ValueError(
-                f"{run} generates images; it takes --out, --count, --temperature, --top-k, --top-p, --seed only"
-            )
-        _generate_images(predictor, out, 64 if count is None else count, temperature, top_k, top_p, seed)
-        return
-    if out is not None or count is not None:
-        raise ValueError(f"--out and --count are for images; {run} generates text")
+    images = predictor.OUTPUT == "images"
+    for_text = {"PROMPT": prompt, "--tokens": tokens, "--stop": stop or None, "--stream": stream or None,
+                "--json": json_ or None}  # fmt: skip
+    for_images = {"--out": out, "--count": count}
+    useless = [name for name, value in (for_text if images else for_images).items() if value is not None]
+    if useless:
+        raise ValueError(
+            f"{run} generates {predictor.OUTPUT}; {', '.join(useless)} does not apply to {predictor.OUTPUT}, leave it out"
+        )
+    sampling = _Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    if images:
+        _generate_images(predictor, sampling, out, 64 if count is None else count)
+    else:
+        _generate_text(predictor, sampling, prompt, tokens, stop or (), stream, json_)
+
+
+class _Sampling(TypedDict):
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+
+def _generate_text(generator: "TextGenerator", sampling: _Sampling, prompt: str | None, tokens: int | None, stop: Sequence[str],
+                   stream: bool, json_: bool) -> None:  # fmt: skip
+    from regard.data.files import read_lines
+
     if prompt is None:
         prompt = "" if sys.stdin is None or sys.stdin.isatty() else "\n".join(read_lines(Path("-")))
-    generator: TextGenerator = predictor
-    pieces = generator.stream(
-        prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop or ()
-    )
+    pieces = generator.stream(prompt, tokens=tokens, stop=stop, **sampling)
     if json_:
         print(json.dumps({"prompt": prompt, "text": "".join(pieces)}, ensure_ascii=False))
     elif stream:
@@ -159,17 +169,14 @@ def generate(
         print(prompt + "".join(pieces))
 
 
-def _generate_images(generator: "ImageGenerator", out: Path | None, count: int, temperature: float, top_k: int,
-                     top_p: float, seed: int) -> None:  # fmt: skip
+def _generate_images(generator: "ImageGenerator", sampling: _Sampling, out: Path | None, count: int) -> None:
     from regard.view.image_grid import check_out, save_image_grid
 
     if out is None:
         raise ValueError("images need a file; give --out samples.png")
     check_out(out)
     with show_progress("pixels") as counter:
-        images = generator.draw(
-            count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, progress=partial(counter, 0)
-        )
+        images = generator.generate(count, **sampling, progress=partial(counter, 0))
     save_image_grid(images, out)
     print(f"saved {count:,} images in {out}")
 
@@ -187,16 +194,16 @@ def fill(
     """
     if top < 1:
         raise ValueError(f"--top {top}; ask for 1 or more predictions")
-    reader: Reader = open_run(run, "fill", device)
+    model: MaskedLM = open_run(run, "fill", device)
     with read_texts(texts, None, "reading") as (chunks, _):
         for text in (text for chunk in chunks for text in chunk):
-            filled = reader.fill(text, top)
+            filled = model.fill(text, top)
             if json_:
-                predictions = [[prediction._asdict() for prediction in word] for word in filled.guesses]
+                predictions = [[prediction._asdict() for prediction in word] for word in filled.predictions]
                 print(json.dumps({"source": text, "text": filled.text, "predictions": predictions}, ensure_ascii=False))
                 continue
             print(filled.text)
-            for word in filled.guesses:
+            for word in filled.predictions:
                 print("   ", ", ".join(f"{prediction.text} {prediction.probability:.1%}" for prediction in word))
 
 
@@ -217,25 +224,25 @@ def classify(
     """
     if top < 1:
         raise ValueError(f"--top {top}; ask for 1 or more classes")
-    predictor = open_run(run, "classify", device, precision)
-    done, images = 0, predictor.run.task == "image"
+    predictor: TextClassifier | ImageClassifier = open_run(run, "classify", device, precision)
+    done, images = 0, predictor.INPUT == "image"
     size = predictor.run.decode.batch_size if images else CHUNK
     with read_texts(texts, input_, "classifying", size) as (chunks, count):
         for chunk in chunks:
-            inputs = chunk if images else _encode(predictor, chunk)
+            inputs = _encode(predictor, chunk)
             found = _classify(partial(predictor.classify, top=top), inputs, partial(count, done))
-            for text, classes in zip(chunk, found, strict=True):
+            for source, classes in zip(chunk, found, strict=True):
                 if json_:
-                    print(json.dumps({"source": text, "classes": [c._asdict() for c in classes]}, ensure_ascii=False))
+                    print(json.dumps({"source": source, "classes": [c._asdict() for c in classes]}, ensure_ascii=False))
                 else:
                     line = "\t".join(f"{prediction.text} {prediction.probability:.1%}" for prediction in classes)
-                    print(f"{text}\t{line}" if images else line)
+                    print(f"{source}\t{line}" if images else line)
             done += len(chunk)
             sys.stdout.flush()
 
 
-def _classify(predict: "Callable[..., list[list[Guess]]]", inputs: Sequence[object], progress: Callable[[int], None]
-              ) -> Iterator["list[Guess]"]:  # fmt: skip
+def _classify(predict: "Callable[..., list[list[Prediction]]]", inputs: Sequence[object], progress: Callable[[int], None]
+              ) -> Iterator["list[Prediction]"]:  # fmt: skip
     """The classes of each text or image; one that cannot be read does not discard those before it."""
     try:
         yield from predict(inputs, progress=progress)
@@ -266,7 +273,7 @@ def embed(
         raise ValueError(f"--out {out}; vectors are written as numpy's .npy")
     if out and not out.parent.is_dir():
         raise ValueError(f"no folder {out.parent}; make it, or choose another --out")
-    reader: Reader = open_run(run, "embed", device)
+    embedder: TextEmbedder | MaskedLM | TextClassifier = open_run(run, "embed", device)
     read: list[str] = []
     vectors: list[Tensor] = []
     with read_texts(texts, input_, "reading") as (chunks, count):
@@ -275,7 +282,7 @@ def embed(
                 raise ValueError(
                     f"over {MAX_COMPARED} texts are too many for a table of all pairs; give --out FILE.npy or --json"
                 )
-            vectors.append(reader.embed(_encode(reader, chunk), partial(count, len(read))))
+            vectors.append(embedder.embed(_encode(embedder, chunk), partial(count, len(read))))
             read += chunk
             if json_:
                 for text, vector in zip(chunk, vectors.pop().tolist(), strict=True):
@@ -319,9 +326,9 @@ def _warn_unprefixed(translator: "Translator", texts: list[str]) -> None:
               f"{', '.join(map(repr, prefixes))}; its answer may be meaningless", file=sys.stderr)  # fmt: skip
 
 
-def _encode(reader: "Reader", texts: list[str]) -> list[list[int]]:
-    """The token ids of texts, with a note if some will be truncated."""
-    encoded = reader.tokenizer.encode(texts)
-    if long := sum(len(ids) > reader.max_len for ids in encoded):
-        print(f"{long} of {len(texts)} texts have over {reader.max_len} tokens and were truncated", file=sys.stderr)
+def _encode(predictor: "TextEmbedder | MaskedLM | TextClassifier | ImageClassifier", texts: list[str]) -> Any:
+    """The inputs of a predictor, token ids or files, with a note if some texts will be truncated."""
+    encoded, limit = predictor.encode(texts), getattr(predictor, "max_len", math.inf)
+    if cut := sum(len(ids) > limit for ids in encoded):
+        print(f"{cut} of {len(texts)} texts have over {limit} tokens and were truncated", file=sys.stderr)
     return encoded

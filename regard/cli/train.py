@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,8 +15,8 @@ from regard.cli.io import show_progress
 from regard.cli.options import Beam, Changes, Device, Json, LengthPenalty, Out, Precision, Recipe, RunPath, Split
 
 if TYPE_CHECKING:
-    from regard.config import Run
-    from regard.train.metrics import Score
+    from regard.run_folder import RunFolder
+    from regard.tasks.metrics import Score
 
 __all__ = ["recipes", "score", "train"]
 
@@ -38,23 +38,24 @@ def train(
 
     regard train images data.train=photos/
     """
-    from regard.config import load
-    from regard.models import FAMILIES
-
-    run = load(what, changes or (), FAMILIES)
-    folder = out or Path("runs") / run.name
+    from regard.run_folder import RunFolder
+    from regard.tasks import read_run
     from regard.train.parallel import first_process
+    from regard.train.resume import resumed_run
+
+    run = read_run(what, changes or ())
+    files = RunFolder(out or Path("runs") / run.name)
 
     if not first_process():  # only the first process reports
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 open until exit
     else:
-        _check_folder(folder, resume, fresh)
-    if resume and (folder / "run.toml").exists():
-        run = _resumed(run, folder, changes or ())
+        _check_folder(files, resume, fresh)
+    if resume and files.started:
+        run = resumed_run(what, changes or (), files)
     from regard.train.loop import Interrupted, fit
 
     try:
-        done = fit(run, folder, fresh=fresh, command=shlex.join(["regard", "train", what, *(changes or ())]))
+        done = fit(run, files.path, fresh=fresh, command=shlex.join(["regard", "train", what, *(changes or ())]))
     except Interrupted as stop:
         print(f"regard: {stop}", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -62,41 +63,26 @@ def train(
         return
     print(f"{run.name}: validation loss {done.loss:.4f} after {done.steps:,} steps and {done.minutes:.1f} minutes")
     _print_scores(done.scores)
-    print(f"saved in {folder}")
+    print(f"saved in {files.path}")
 
 
-def _check_folder(folder: Path, resume: bool, fresh: bool) -> None:
+def _check_folder(files: "RunFolder", resume: bool, fresh: bool) -> None:
     """Refuse to mix a run with another one, or with other files."""
+    folder = files.path
     if resume and fresh:
         raise ValueError("--resume continues, --fresh starts over; give one of them")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; choose another --out")
-    if (folder / "run.toml").exists() and not resume and not fresh:
+    if files.started and not resume and not fresh:
         raise ValueError(
             f"{folder} holds a run already; continue with --resume, start over with --fresh, or choose another --out"
         )
-    if (folder / "run.toml").exists():
+    if files.started:
         return
     if fresh and folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
         raise ValueError(f"{folder} holds other files than a run, which --fresh will not delete; choose another --out")
     if resume:
         print(f"nothing to resume in {folder}; starting from step 0", file=sys.stderr)
-
-
-def _resumed(requested: "Run", folder: Path, changes: Iterable[str]) -> "Run":
-    """The run of a folder with changes, which must leave its model and data alone."""
-    from regard.config import load
-    from regard.models import FAMILIES
-
-    stored = load(str(folder / "run.toml"), (), FAMILIES)
-    run = load(str(folder / "run.toml"), changes, FAMILIES)
-    fixed = ("name", "family", "model", "task", "init", "data")
-    if any(getattr(run, key) != getattr(stored, key) for key in fixed) or requested.name != stored.name:
-        raise ValueError(
-            f"{folder} was trained as {stored.name} with another model or other data; "
-            f"--resume may change train and decode keys only"
-        )
-    return run
 
 
 def recipes(json_: Json = False) -> None:
@@ -133,21 +119,20 @@ def score(
 
     regard score runs/multi30k --on test_2016_flickr
     """
-    from regard.decode.folder import load
-    from regard.train.metrics import score_split
+    from regard.tasks import task_of
+    from regard.tasks.load import load
+    from regard.tasks.task import ScoreOptions
 
     predictor = load(run, device, precision)
-    task = predictor.run.task
-    if precision != "float32" and task not in ("translate", "class", "image"):
+    task = task_of(predictor.run)
+    if precision != "float32" and not task.int8:
         raise ValueError(f"--precision {precision} is for translations and classes; {run} is scored in float32")
-    how: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty} if task == "translate" else {}
-    for name, value in {"beam": beam, "length_penalty": length_penalty}.items():
-        if value is not None and not how:
-            raise ValueError(f"--{name.replace('_', '-')} {value} is for translations; {run} does not translate")
+    for name, value in {"beam": beam, "length-penalty": length_penalty}.items():
+        if value is not None and not task.scored_by_search:
+            raise ValueError(f"--{name} {value} is for translations; {run} does not translate")
     with show_progress(f"scoring {on}") as count:
-        if task in ("translate", "class", "image"):
-            how["progress"] = partial(count, 0)
-        scores = score_split(predictor, on, say=partial(print, file=sys.stderr), **how)
+        options = ScoreOptions(None, beam, length_penalty, partial(print, file=sys.stderr), partial(count, 0))
+        scores = task.score(predictor, on, options)
     if json_:
         print(json.dumps([s._asdict() for s in scores]))
     else:

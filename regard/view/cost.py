@@ -138,7 +138,7 @@ def _count_blocks(model: GPT | BERT, tokens: Tensor) -> list[Part]:
     c, s = model.config, tokens.shape[1]
     whole, x = _flops(lambda: model(tokens)), torch.empty(1, s, c.dim)
     inside = _flops(lambda: [block(x) for block in model.blocks])
-    blocks = _sizes(model.blocks)
+    blocks = _sizes(*model.blocks)
     tables = _sizes(*(part for part in model.modules() if isinstance(part, nn.Embedding | LearnedPositions)))
     rest = {key: n for key, n in _sizes(model).items() if key not in blocks | tables}
     return [

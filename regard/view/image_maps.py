@@ -20,11 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.data.files import write_atomic
-from regard.decode.classifier import ImageClassifier
 from regard.layers.tap import watch
 from regard.models.lrnet import LocalRelation
 from regard.models.swin import Swin, attention_received
 from regard.models.vit import ViT
+from regard.tasks.image_classification import ImageClassifier
 from regard.view.draw import check_file, new_figure, palette, save
 from regard.view.maps import require_index
 
@@ -99,10 +99,9 @@ def map_image_attention(
             0, Panel(f"rollout to layer {layer}", _to_grid(model, name, through[None, None], grids)[0].tolist())
         )
     queries = "attention of the class token" if _has_class_token(model) else "mean attention of all positions"
-    untrained = "classifier" in classifier.run.untrained.split(",")
     return ImageMap(
         title=f"{classifier.run.name}, layer {layer} of {len(layers)}: {queries}",
-        prediction="" if untrained else classifier.labels[int(probabilities.argmax())],
+        prediction=classifier.labels[int(probabilities.argmax())] if classifier.trained else "",
         probability=float(probabilities.max()),
         image=square[top : top + side, left : left + side].tolist(),
         panels=panels,

@@ -6,16 +6,20 @@ Shapes: H heads, Q queries, K keys.
 import dataclasses
 import json
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.data.text.batches import pad
-from regard.decode.reader import Reader
-from regard.decode.translator import Translator
-from regard.decode.writer import TextGenerator
 from regard.layers.tap import watch
+from regard.tasks.language_model import TextGenerator
+from regard.tasks.load import TextPredictor
+from regard.tasks.masked_lm import MaskedLM
+from regard.tasks.text_classification import TextClassifier
+from regard.tasks.text_embedding import TextEmbedder
+from regard.tasks.translation import Translator
 
 __all__ = ["AttentionMap", "map_attention", "require_index"]
 
@@ -35,23 +39,13 @@ class AttentionMap:
 
 
 def map_attention(
-    predictor: Translator | TextGenerator | Reader,
-    text: str,
-    *,
-    beam: int | None = None,
-    layer: int | None = None,
-    head: int | None = None,
+    predictor: TextPredictor, text: str, *, beam: int | None = None, layer: int | None = None, head: int | None = None
 ) -> AttentionMap:
     """Map the cross-attention of a translation, or the self-attention of a model that encodes one text.
 
     `layer` and `head` count from 1; without them the map is the mean over all layers or heads.
     """
-    if isinstance(predictor, Translator):
-        recorded = _cross_attention(predictor, text, beam)
-    elif beam is None:
-        recorded = _self_attention(predictor, text)
-    else:
-        raise ValueError(f"beam {beam} is for translations; the attention of a {predictor.run.family} needs no search")
+    recorded = _record(predictor, text, beam)
     depth, heads = recorded.weights.shape[:2]
     require_index("layer", layer, depth)
     require_index("head", head, heads)
@@ -77,6 +71,15 @@ class _Recorded(NamedTuple):
     columns: list[str]
 
 
+@singledispatch
+def _record(predictor: TextPredictor, text: str, beam: int | None) -> _Recorded:
+    """Run a predictor on a text and collect its attention."""
+    raise TypeError(
+        f"the attention of a {type(predictor).__name__} cannot be shown; register a function with `_record.register`"
+    )
+
+
+@_record.register
 def _cross_attention(translator: Translator, text: str, beam: int | None) -> _Recorded:
     """A row is an output token; its weights are those of the step that predicted it, whose query is the token before."""
     tokenizer, model = translator.tokenizer, translator.model
@@ -86,21 +89,34 @@ def _cross_attention(translator: Translator, text: str, beam: int | None) -> _Re
     with watch(model) as recorded, torch.inference_mode():
         model(pad([source], special).to(device), torch.tensor([[special.bos, *answer.ids]], device=device))
     cross = [calls[0][0] for name, calls in recorded.items() if name.startswith("decoder") and name.endswith("cross")]
-    ended = len(answer.ids) < translator.limit(len(source))  # else the length limit cut it before its end token
+    ended = len(answer.ids) < translator.max_answer(len(source))  # else the length limit cut it before its end token
     rows = tokenizer.labels([*answer.ids, special.eos] if ended else answer.ids)
     return _Recorded("cross-attention", torch.stack(cross), rows, tokenizer.labels([*source, special.eos]))
 
 
-def _self_attention(predictor: TextGenerator | Reader, text: str) -> _Recorded:
+@_record.register
+def _causal_attention(generator: TextGenerator, text: str, beam: int | None) -> _Recorded:
+    [ids] = _require_tokens(generator.tokenizer.encode([text]))
+    return _self_attention(generator, ids, beam)
+
+
+@_record.register(MaskedLM)
+@_record.register(TextClassifier)
+@_record.register(TextEmbedder)
+def _encoder_attention(predictor: MaskedLM | TextClassifier | TextEmbedder, text: str, beam: int | None) -> _Recorded:
+    special = predictor.tokenizer.special
+    [ids] = _require_tokens(predictor.tokenizer.encode([text], parse_special=True))  # [MASK] may be among them
+    return _self_attention(predictor, [special.bos, *ids, special.eos], beam)
+
+
+def _self_attention(predictor: TextPredictor, ids: list[int], beam: int | None) -> _Recorded:
     """Rows and columns are the tokens of the text."""
+    if beam is not None:
+        raise ValueError(f"beam {beam} is for translations; the attention of a {predictor.run.family} needs no search")
     tokenizer, model = predictor.tokenizer, predictor.model
-    special, encoder = tokenizer.special, isinstance(predictor, Reader)
-    [ids] = _require_tokens(tokenizer.encode([text], parse_special=encoder))  # [MASK] may be among them
-    ids = [special.bos, *ids, special.eos] if encoder else ids
-    if len(ids) > model.max_len:
-        raise ValueError(
-            f"the text has {len(ids):,} tokens; the context length is {model.max_len:,} tokens: shorten it"
-        )
+    context = int(model.max_len)  # type: ignore[arg-type]
+    if len(ids) > context:
+        raise ValueError(f"the text has {len(ids):,} tokens; the context length is {context:,} tokens: shorten it")
     with watch(model) as recorded, torch.inference_mode():
         model(torch.tensor([ids], device=next(model.parameters()).device))
     tokens = tokenizer.labels(ids)

@@ -22,7 +22,8 @@ from regard.data.image.io import resize_square
 from regard.decode.classifier import ImageClassifier
 from regard.decode.folder import load as open_run
 from regard.interop.hf import export_run, import_model, import_run
-from regard.interop.processor import Seen, describe_processor, read_processor
+from regard.interop.image_processor import ImagePreprocessing, describe_processor, read_processor
+from regard.interop.resnet import FAMILY as RESNET
 from regard.layers.attention import QKVWithoutKeyBias
 from regard.models import FAMILIES, describe, load_model, saved_tensors, state_tensors
 from regard.models.mvit import MViTConfig
@@ -188,7 +189,7 @@ def test_a_grey_model_is_exported_with_one_mean(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("family", "config", "said"), [
     ("vit", ViTConfig(pool="mean"), r"^this vit has pool = 'mean'; .* has 'token': train it with model\.pool=token$"),
     ("vit", ViTConfig(convs=[8, 8, 8, 8]), r"^this vit has convs = \[8, .* has none: train it with 'model\.convs=\[\]'$"),
-    ("mvit", MViTConfig(), r"^no Hugging Face form of a 'mvit'; there is one of gpt, bert, .*, vit, swin"),
+    ("mvit", MViTConfig(), r"^'mvit' cannot be exported to Hugging Face; supported are gpt, bert, .*, vit, swin"),
 ], ids=["mean", "convs", "mvit"])  # fmt: skip
 def test_what_has_no_form_there_is_refused(family, config, said, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(describe(family, config, "0")))
@@ -200,28 +201,28 @@ def test_what_has_no_form_there_is_refused(family, config, said, tmp_path):
 # How pictures are prepared
 
 FORMS = {  # what a file may say → what we make of it
-    "first": ({}, Seen(28, 28, "squash", "bilinear", MEAN, STD)),
+    "first": ({}, ImagePreprocessing(28, 28, "squash", "bilinear", MEAN, STD)),
     "named": ({"feature_extractor_type": "ViTFeatureExtractor", "resample": 3, "size": [28, 28]},
-              Seen(28, 28, "squash", "bicubic", MEAN, STD)),
+              ImagePreprocessing(28, 28, "squash", "bicubic", MEAN, STD)),
     "of today": ({"image_processor_type": "ViTImageProcessorFast", "size": {"height": 28, "width": 28}, "resample": 2,
                   "do_rescale": True, "rescale_factor": 0.00392156862745098},
-                 Seen(28, 28, "squash", "bilinear", MEAN, STD)),
+                 ImagePreprocessing(28, 28, "squash", "bilinear", MEAN, STD)),
     "deit": ({"feature_extractor_type": "DeiTFeatureExtractor", "size": 32, "crop_size": 28, "do_center_crop": True,
-              "resample": 3}, Seen(28, 32, "squash", "bicubic", MEAN, STD)),
+              "resample": 3}, ImagePreprocessing(28, 32, "squash", "bicubic", MEAN, STD)),
     "convnext": ({"image_processor_type": "ConvNextImageProcessor", "crop_pct": 0.875},
-                 Seen(28, 32, "crop", "bicubic", MEAN, STD)),
+                 ImagePreprocessing(28, 32, "crop", "bicubic", MEAN, STD)),
     "convnext, odd": ({"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 28}, "crop_pct": 0.8},
-                      Seen(28, 35, "crop", "bicubic", MEAN, STD)),
+                      ImagePreprocessing(28, 35, "crop", "bicubic", MEAN, STD)),
     "convnext, large": ({"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 384}},
-                        Seen(384, 384, "squash", "bicubic", MEAN, STD)),
+                        ImagePreprocessing(384, 384, "squash", "bicubic", MEAN, STD)),
     "bit": ({"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 30}, "resample": 2,
-             "crop_size": {"height": 28, "width": 28}}, Seen(28, 30, "crop", "bilinear", MEAN, STD)),
-    "not normalised": ({"do_normalize": False}, Seen(28, 28, "squash", "bilinear", [0.0] * 3, [1.0] * 3)),
-    "one for all": ({"image_mean": 0.5, "image_std": 0.25}, Seen(28, 28, "squash", "bilinear", [0.5] * 3, [0.25] * 3)),
+             "crop_size": {"height": 28, "width": 28}}, ImagePreprocessing(28, 30, "crop", "bilinear", MEAN, STD)),
+    "not normalised": ({"do_normalize": False}, ImagePreprocessing(28, 28, "squash", "bilinear", [0.0] * 3, [1.0] * 3)),
+    "one for all": ({"image_mean": 0.5, "image_std": 0.25}, ImagePreprocessing(28, 28, "squash", "bilinear", [0.5] * 3, [0.25] * 3)),
     "from -1 to 1": ({"rescale_factor": 2 / 255, "image_mean": [1.0] * 3, "image_std": [1.0] * 3},
-                     Seen(28, 28, "squash", "bilinear", [0.5] * 3, [0.5] * 3)),
+                     ImagePreprocessing(28, 28, "squash", "bilinear", [0.5] * 3, [0.5] * 3)),
     "bytes": ({"do_rescale": False, "image_mean": [51, 102, 153], "image_std": [51, 51, 51]},
-              Seen(28, 28, "squash", "bilinear", [0.2, 0.4, 0.6], [0.2] * 3)),
+              ImagePreprocessing(28, 28, "squash", "bilinear", [0.2, 0.4, 0.6], [0.2] * 3)),
 }  # fmt: skip
 
 
@@ -229,23 +230,23 @@ FORMS = {  # what a file may say → what we make of it
 def test_a_photo_is_prepared_as_their_processor_does(form, photos, tmp_path):
     said, wanted = FORMS[form]
     processor(tmp_path, **said)
-    assert read_processor(tmp_path, "vit", 3) == wanted
+    assert read_processor(tmp_path, "ViT", 3) == wanted
     (tmp_path / "config.json").write_text('{"model_type": "vit"}')  # so that a file without a kind is known
     theirs = transformers.AutoImageProcessor.from_pretrained(tmp_path)
     for file in photos:
-        square = resize_square(np.asarray(Image.open(file)), wanted.side, wanted.image, wanted.fit, wanted.resample)
-        cut = (wanted.side - wanted.image) // 2
+        square = resize_square(np.asarray(Image.open(file)), wanted.resize, wanted.image, wanted.fit, wanted.resample)
+        cut = (wanted.resize - wanted.image) // 2
         seen = (square[cut : cut + wanted.image, cut : cut + wanted.image] / 255 - wanted.mean) / wanted.std
         there = theirs(Image.open(file), return_tensors="pt").pixel_values[0].permute(1, 2, 0)
         np.testing.assert_allclose(there.numpy(), seen, rtol=0, atol=1e-4)
-        assert np.array_equal(resize_square(square, wanted.side, wanted.image, wanted.fit, wanted.resample), square)
+        assert np.array_equal(resize_square(square, wanted.resize, wanted.image, wanted.fit, wanted.resample), square)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_written_of_a_preparation_is_read_as_the_same(form, tmp_path):
     seen = FORMS[form][1]
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(describe_processor(seen)))
-    assert read_processor(tmp_path, "vit", 3) == seen
+    assert read_processor(tmp_path, "ViT", 3) == seen
 
 
 def test_of_a_long_strip_only_the_middle_is_scaled():
@@ -258,27 +259,27 @@ def test_of_a_long_strip_only_the_middle_is_scaled():
 
 def test_of_a_resnet_the_shorter_side_is_meant(tmp_path):
     processor(tmp_path)
-    assert read_processor(tmp_path, "resnet", 3) == Seen(28, 32, "crop", "bicubic", MEAN, STD)
+    assert read_processor(tmp_path, RESNET.image_processor, 3) == ImagePreprocessing(28, 32, "crop", "bicubic", MEAN, STD)
 
 
 @pytest.mark.parametrize(("keys", "said"), [
-    ({"image_processor_type": "CLIPImageProcessor"}, r"is of a CLIPImageProcessor; .* as ViTImageProcessor, .* do$"),
-    ({"resample": 1}, r"has resample = 1; regard scales pictures with 2 \(bilinear\) or 3 \(bicubic\)"),
-    ({"do_resize": False}, r"has do_resize = False; regard prepares pictures otherwise"),
+    ({"image_processor_type": "CLIPImageProcessor"}, r"is for a CLIPImageProcessor; regard supports ViTImageProcessor, .*BitImageProcessor$"),
+    ({"resample": 1}, r"has resample = 1; regard resizes images with 2 \(bilinear\) or 3 \(bicubic\)"),
+    ({"do_resize": False}, r"has do_resize = False; regard does not support it: use"),
     ({"do_pad": True}, r"has do_pad = True; "),
     ({"size": [28, 30]}, r"has size = \[28, 30\]; wanted the side of a square, in pixels$"),
     ({"size": {"longest_edge": 28}}, r"has size = {'longest_edge': 28}; wanted the side"),
     ({"size": "28"}, r"has size = '28'; wanted the side"),
     ({"size": 0}, r"has size = 0; wanted the side"),
     ({"do_center_crop": True}, r"has crop_size = None; wanted the side"),
-    ({"do_center_crop": True, "crop_size": 30}, r"cuts 30 pixels out of a picture of 28; correct it$"),
+    ({"do_center_crop": True, "crop_size": 30}, r"crops 30 pixels out of an image of 28; correct it$"),
     ({"image_mean": None}, r"has image_mean = None; wanted a number for each channel$"),
     ({"image_std": ["a"]}, r"has image_std = \['a'\]; wanted a number for each channel$"),
-    ({"image_mean": [0.5]}, r"has image_mean = \[0\.5\]; the model sees 3 channels$"),
+    ({"image_mean": [0.5]}, r"has image_mean = \[0\.5\]; the model has 3 channels$"),
     ({"image_std": [0.5, 0.5, 0]}, r"std is 0\.0; use more than 0"),
     ({"rescale_factor": 0}, r"has rescale_factor = 0; wanted 1 / 255, or another number above 0$"),
-    ({"image_processor_type": "ConvNextImageProcessor", "crop_pct": 0}, r"has crop_pct = 0; wanted a share"),
-    ({"size": 56}, r"makes pictures of 56 pixels, its model sees 28; they are not of the same checkpoint"),
+    ({"image_processor_type": "ConvNextImageProcessor", "crop_pct": 0}, r"has crop_pct = 0; wanted a fraction"),
+    ({"size": 56}, r"makes images of 56 pixels, its model wants 28; they are not from the same checkpoint"),
 ], ids=str)  # fmt: skip
 def test_what_a_picture_cannot_be_made_is_said_in_one_line(keys, said, tmp_path):
     theirs = their_vit(tmp_path / "theirs")
@@ -358,7 +359,7 @@ def test_a_vit_without_classes_says_so_and_goes_back_without(kind, photos, tmp_p
     theirs = their_vit(tmp_path / "theirs", kind, encoder_stride=7)
     import_run(theirs, tmp_path / "run")
     assert load(str(tmp_path / "run" / "run.toml"), (), FAMILIES).untrained == "classifier"
-    assert "no weights for classes: these start at random" in (tmp_path / "run" / "README.md").read_text()
+    assert "no weights for classes: these are randomly initialized" in (tmp_path / "run" / "README.md").read_text()
     with pytest.raises(ValueError, match=r"^this model has learnt no classes; train it on some: regard train "):
         open_run(tmp_path / "run", device="cpu").classify(photos)
     export_run(tmp_path / "run", tmp_path / "back")
@@ -449,15 +450,15 @@ def import_refused(folder: Path, said: str) -> None:
     ({"layer_norm_eps": 1e-6}, r"config\.json has layer_norm_eps = 1e-06; regard's model has 1e-12$"),
     ({"hidden_act": "relu"}, r"config\.json has hidden_act = 'relu'; regard's model has 'gelu'$"),
     ({"qkv_bias": False}, r"config\.json has qkv_bias = False; regard's model has True$"),
-    ({"intermediate_size": 40}, r"has intermediate_size = 40; regard's model has a multiple of hidden_size$"),
+    ({"intermediate_size": 40}, r"has intermediate_size = 40; regard needs a multiple of hidden_size$"),
     ({"intermediate_size": None}, r"has intermediate_size = None; "),
     ({"image_size": [28, 35]}, r"config\.json has image_size = \[28, 35\]; wanted a number$"),
-    ({"image_size": 30}, r"patch 7 does not tile a picture of 30 pixels"),
+    ({"image_size": 30}, r"patch 7 does not tile an image of 30 pixels"),
     ({"image_size": 35}, r"position_embeddings is \(1, 17, 16\); its config\.json makes it \(1, 26, 16\)$"),
     ({"num_attention_heads": 3}, r"width 16 does not split into 3 heads"),
     ({"hidden_dropout_prob": "0.1"}, r"hidden_dropout_prob|dropout"),
     ({"id2label": {"0": "a", "1": "b"}}, r"classifier\.\w+ is \(3,.*\); its config\.json makes it \(2,.*\)$"),
-    ({"id2label": {"0": "a"}}, r"gives each picture one number; .* one of two or more classes: use"),
+    ({"id2label": {"0": "a"}}, r"has one output \(regression\); .* needs two or more classes: use"),
     ({"id2label": {}, "num_labels": 3}, r"classes is 0; use 1 or more$"),
     ({"problem_type": "multi_label_classification"}, r"has problem_type = 'multi_label_classification'; "),
     ({"id2label": {"0": "a", "1": "b\nc", "2": "d"}}, r"has id2label 1 = 'b\\nc'; wanted a name on one line"),
@@ -483,13 +484,13 @@ def test_weights_that_are_cut_off_or_pickled_or_not_its_own_are_refused(tmp_path
         file.write_bytes(content)
         import_refused(theirs, r"theirs: model\.safetensors is damaged \(")
     save_file(weights | {"vit.extra": torch.zeros(2)}, file)
-    import_refused(theirs, r"there is a tensor vit\.extra that regard's vit has no place for$")
+    import_refused(theirs, r"there is a tensor vit\.extra that regard's vit does not have$")
     name = "vit.embeddings.patch_embeddings.projection.weight"
     save_file(weights | {name: torch.zeros(16, 3, 4, 4)}, file)
     import_refused(theirs, rf"{name} is \(16, 3, 4, 4\); its config\.json makes it \(16, 3, 7, 7\)$")
     weights["vit.layernorm.bias"][2] = torch.nan
     save_file(weights, file)
-    import_refused(theirs, r"vit\.layernorm\.bias holds what is not a finite number")
+    import_refused(theirs, r"vit\.layernorm\.bias has NaN or infinite values")
     file.rename(theirs / "pytorch_model.bin")
     import_refused(
         theirs, r"pytorch_model\.bin is a pickle, .*transformers\.ViTForImageClassification\.from_pretrained"

@@ -19,7 +19,7 @@ from regard.config import Run, load, to_toml
 from regard.data.text.tokenizer import BOS, EOS, PAD, Tokenizer, train_tokenizer
 from regard.decode.folder import load as open_run
 from regard.interop.hf import export_run, fetch, import_model, import_run
-from regard.interop.vocabulary import read_tokenizer
+from regard.interop.tokenizer import read_tokenizer
 from regard.models import FAMILIES, describe, load_model, saved_tensors
 from regard.models.bert import BERTConfig
 from regard.models.gpt import GPTConfig
@@ -208,7 +208,7 @@ def test_a_folder_that_is_there_is_not_touched(exported, tmp_path):
     _, run, theirs = exported
     (tmp_path / "mine").mkdir()
     for act, what in ((import_run, theirs), (export_run, run)):
-        with pytest.raises(ValueError, match=r"mine is there already; give another folder, or remove it$"):
+        with pytest.raises(ValueError, match=r"mine already exists; give another folder, or remove it$"):
             act(what, tmp_path / "mine")
     assert not list((tmp_path / "mine").iterdir())
 
@@ -276,7 +276,7 @@ def test_merges_are_read_as_gpt2s_tokenizer(tmp_path):
             r"there is no tokenizer\.json, nor vocab\.txt, nor vocab\.json and merges\.txt; make one with transformers",
         ),
         (["tokenizer.json"], r"^cannot read its tokenizer: "),
-        (["vocab.txt"], r"^vocab\.txt has no \[UNK\]; wanted BERT's list of tokens, one a line"),
+        (["vocab.txt"], r"^vocab\.txt has no \[UNK\]; wanted BERT's vocabulary, one token per line"),
     ],
     ids=str,
 )
@@ -311,7 +311,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
     folder = bert_checkpoint(tmp_path / "theirs", vocab_size=10)
     shutil.copy(bert_folder(tmp_path / "words") / "vocab.txt", folder)
     with pytest.raises(
-        ValueError, match=r"its tokenizer numbers tokens up to 15, its model has 10; they are not of the same"
+        ValueError, match=r"its tokenizer has ids up to 15, its model has 10 tokens; they are not from the same"
     ):
         import_run(folder, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -356,9 +356,9 @@ def test_a_tensor_of_another_shape_is_named(gpt2):
 def test_a_tensor_that_is_missing_or_too_many_or_different_is_named(gpt2):
     weights = load_file(gpt2 / "model.safetensors")
     save_file(weights | {"transformer.h.0.extra.weight": torch.zeros(2)}, gpt2 / "model.safetensors")
-    refused(gpt2, r"there is a tensor transformer\.h\.0\.extra\.weight that regard's gpt has no place for$")
+    refused(gpt2, r"there is a tensor transformer\.h\.0\.extra\.weight that regard's gpt does not have$")
     save_file(weights | {"lm_head.weight": torch.zeros(97, 32)}, gpt2 / "model.safetensors")
-    refused(gpt2, r"lm_head\.weight is not the same as transformer\.wte\.weight; in regard's gpt they are one$")
+    refused(gpt2, r"lm_head\.weight differs from transformer\.wte\.weight; regard's gpt ties them$")
     save_file(weights | {"transformer.ln_f.bias": torch.zeros(32, dtype=torch.int8)}, gpt2 / "model.safetensors")
     refused(gpt2, r"transformer\.ln_f\.bias holds torch\.int8; regard reads float32, float16 and bfloat16$")
     del weights["transformer.ln_f.bias"]
@@ -379,7 +379,7 @@ def test_half_a_head_is_refused_and_none_is_said_on_the_card(tmp_path):
     assert load(str(tmp_path / "run" / "run.toml"), (), FAMILIES).untrained == "lm_head,pooler"
     card = (tmp_path / "run" / "README.md").read_text()
     assert "checkpoint `some/bert`, a BertForMaskedLM of" in card
-    assert "no weights for hidden words and the pooled vector: these start at random" in card
+    assert "no weights for masked tokens and the pooled vector: these are randomly initialized" in card
     assert same(import_model(folder)[2], load_model(tmp_path / "run"))  # at random, but alike each time
 
 
@@ -390,7 +390,7 @@ def test_a_pickle_is_refused_with_the_way_to_convert_it(gpt2):
     (gpt2 / "pytorch_model.bin").unlink()
     refused(
         gpt2,
-        r"there is no model\.safetensors \(nor any other safetensors; pickles, .* neither fetched nor opened\)",
+        r"there is no model\.safetensors \(nor other safetensors; pickles, .* neither fetched nor opened\)",
     )
 
 
@@ -425,7 +425,7 @@ def test_a_file_that_is_cut_off_or_missing_is_named(gpt2):
         file.write_bytes(content)
         refused(gpt2, r"model\.safetensors is damaged \(.*download it again$")
     file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n")
-    refused(gpt2, r"model\.safetensors is a pointer of Git LFS, .*run `git lfs pull` there$")
+    refused(gpt2, r"model\.safetensors is a Git LFS pointer; run `git lfs pull` there$")
     (gpt2 / "config.json").write_text("{")
     refused(gpt2, r"config\.json is damaged \(.*download it again$")
     (gpt2 / "config.json").write_text("[]")
@@ -541,7 +541,7 @@ def import_refused(folder: Path, said: str, **how: Any) -> None:
 def test_padding_that_model_and_tokenizer_number_differently_is_refused(tmp_path):
     transformers.MarianMTModel(small_marian()).save_pretrained(tmp_path / "marian")
     letters(tmp_path / "marian")
-    import_refused(tmp_path / "marian", r"config\.json has pad_token_id = 15, its tokenizer has <pad> = 0 for that; take the "
+    import_refused(tmp_path / "marian", r"config\.json has pad_token_id = 15, its tokenizer has <pad> = 0 for that; use the "
                    r"tokenizer the model was trained with, or correct config\.json$")  # fmt: skip
 
 
@@ -563,7 +563,7 @@ def test_another_padding_start_or_end_is_refused_with_both_numbers(kind, key, to
     letters(theirs)
     import_run(theirs, tmp_path / "run")
     change(theirs / file, **{key: 9})
-    import_refused(theirs, rf"theirs: {file} has {key} = 9, its tokenizer has {token} for that; take")
+    import_refused(theirs, rf"theirs: {file} has {key} = 9, its tokenizer has {token} for that; use")
 
 
 @pytest.mark.parametrize(("key", "token"), [("eos_token_id", "</s> = 2"), ("bos_token_id", "<s> = 1")])
@@ -639,7 +639,7 @@ def test_classes_without_a_pooler_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("keys", "said"), [
-    ({"num_labels": 1}, r"gives each text one number \(a score, .*\); regard's model gives it one of two or more classes: use"),
+    ({"num_labels": 1}, r"has one output \(a score, .*\); regard's model needs two or more classes: use"),
     ({"problem_type": "multi_label_classification"}, r"problem_type = 'multi_label_classification'; .* one class, 'single"),
     ({"problem_type": "regression", "num_labels": 3}, r"config\.json has problem_type = 'regression'; .*: use a checkp"),
 ], ids=str)  # fmt: skip
@@ -718,11 +718,11 @@ def test_a_tensor_that_holds_no_numbers_is_named(value, gpt2):
     weights = load_file(gpt2 / "model.safetensors")
     weights["transformer.h.1.mlp.c_fc.bias"][3] = value
     save_file(weights, gpt2 / "model.safetensors")
-    refused(gpt2, r"transformer\.h\.1\.mlp\.c_fc\.bias holds what is not a finite number; download it again")
+    refused(gpt2, r"transformer\.h\.1\.mlp\.c_fc\.bias has NaN or infinite values; download it again")
     weights["transformer.h.1.mlp.c_fc.bias"][3] = 0
     weights["transformer.wte.weight"][3] = value
     save_file(weights | {"lm_head.weight": weights["transformer.wte.weight"].clone()}, gpt2 / "model.safetensors")
-    refused(gpt2, r"transformer\.wte\.weight holds what is not a finite number")
+    refused(gpt2, r"transformer\.wte\.weight has NaN or infinite values")
 
 
 def test_a_model_of_one_place_is_refused_in_one_line(tmp_path):
@@ -777,7 +777,7 @@ def test_a_hub_that_does_not_answer_is_said_in_one_line(name, tmp_path, monkeypa
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(
-        ValueError, match=rf"^no folder {name}, and the hub did not give it \(.+\); check the name"
+        ValueError, match=rf"^no folder {name}, and the download from the hub failed \(.+\); check the name"
     ) as error:
         fetch(name)
     assert "\n" not in str(error.value)

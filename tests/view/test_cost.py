@@ -257,7 +257,7 @@ def test_an_image_that_windows_do_not_tile_is_counted_with_advice(regard):
     result = regard("cost", "swin-tiny", "vit-base", "--image", 96)
     assert result.code == 0
     assert result.err.splitlines() == [
-        "regard: swin-tiny: windows of 7 do not tile a picture of 96 pixels, so its edges are filled up; what tiles is "
+        "regard: swin-tiny: windows of 7 do not tile an image of 96 pixels, so its edges are padded; use "
         "model.window=6 or model.image=224"
     ]
 
@@ -265,7 +265,7 @@ def test_an_image_that_windows_do_not_tile_is_counted_with_advice(regard):
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (("vit-base", "--image", 225), "patch 16 does not tile a picture of 225 pixels; use a side of 224 or 240"),
+        (("vit-base", "--image", 225), "patch 16 does not tile an image of 225 pixels; use a side of 224 or 240"),
         (("vit-base", "--image", 0), "image is 0; use 1 or more"),
         (("vit-base", "dept=3"), "unknown key vit-base.dept (did you mean 'depth'?)"),
         (("vit-base", "depth=many"), "vit-base.depth"),

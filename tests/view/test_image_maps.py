@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from regard.config import Run, to_toml
-from regard.decode.classifier import ImageClassifier
 from regard.layers.tap import watch
 from regard.models import FAMILIES, describe, saved_tensors
+from regard.tasks.image_classification import ImageClassifier
 from regard.view.draw import STOPS
 from regard.view.image_maps import MAX_HEADS, ImageMap, Panel, map_image_attention, rollout, to_file
 

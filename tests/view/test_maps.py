@@ -9,9 +9,10 @@ from torch import nn
 from regard.config import DecodeConfig, Run
 from regard.data.text.batches import pad
 from regard.data.text.tokenizer import BOS, EOS, train_bpe
-from regard.decode.translator import Translator
+from regard.decode.fast import decoder
 from regard.layers.tap import watch
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.tasks.translation import Translator
 from regard.view.maps import AttentionMap, map_attention
 
 LINES = ["the dog runs in the park", "a cat sits on the mat", "der hund rennt im park", "eine katze sitzt da"]
@@ -39,7 +40,7 @@ def test_rows_are_output_tokens_and_columns_source_tokens(translator):
     attention = map_attention(translator, TEXT)
     answer = translator.translate([TEXT])[0]
     [source] = translator.tokenizer.encode([TEXT])
-    cut = len(answer.tokens) == translator.limit(len(source))  # then it has no end token
+    cut = len(answer.tokens) == translator.max_answer(len(source))  # then it has no end token
     assert attention.rows == (answer.tokens if cut else [*answer.tokens, "</s>"])
     assert attention.columns == [*translator.tokenizer.tokens(source), "</s>"]
     assert len(attention.weights) == len(attention.rows)
@@ -76,7 +77,8 @@ def test_a_row_is_the_attention_of_the_step_that_predicted_its_token(translator)
     tokenizer, model = translator.tokenizer, translator.model
     attention = map_attention(translator, TEXT, layer=1, head=1)
     with watch(model) as first, torch.inference_mode():
-        model.step(torch.tensor([BOS]), model.start(pad(tokenizer.encode([TEXT]), tokenizer.special)))
+        steps = decoder(model)
+        steps.step(torch.tensor([BOS]), steps.start(pad(tokenizer.encode([TEXT]), tokenizer.special)))
     torch.testing.assert_close(torch.tensor(attention.weights[0]), first["decoder.0.cross"][0][0, 0, 0])
 
 
