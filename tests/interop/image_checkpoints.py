@@ -1,5 +1,6 @@
 """Small image models for the tests: run folders of ours, and Hugging Face checkpoints."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ from PIL import Image
 from safetensors.torch import save
 from torch import nn
 
-from regard.config import DataConfig, Run, to_toml
+from regard.config import Run, to_toml
+from regard.data.image.config import ImageData
 from regard.interop.hf import import_run
 from regard.layers.attention import QKVWithoutKeyBias
-from regard.models import FAMILIES, describe, saved_tensors, state_tensors
+from regard.models import FAMILIES, saved_tensors, state_tensors
 from regard.models.resnet import ResNetConfig
 from regard.models.swin import SwinConfig
 from regard.models.vit import ViTConfig
+from regard.run_folder import RunFolder
 
 LABELS = ("a daisy", "tulip", "roses")
 MEAN, STD = [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]
@@ -47,10 +50,10 @@ def make_run(folder: Path, kind: str, **data: Any) -> Path:
     """A run folder with random weights."""
     family, config = OURS[kind]
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(describe(family, config, "0")))
+    RunFolder(folder).describe(family, dataclasses.asdict(config), "0")
     (folder / "model.safetensors").write_bytes(save(saved_tensors(randomize(FAMILIES[family].build(config)))))
-    how = DataConfig(**{"mean": MEAN, "std": STD, **data})
-    (folder / "run.toml").write_text(to_toml(Run("ours", family, config, "image", data=how)))
+    how = ImageData(**{"mean": MEAN, "std": STD, **data})
+    (folder / "run.toml").write_text(to_toml(Run("ours", family, config, "image_classification", data=how)))
     (folder / "labels.txt").write_text("".join(f"{label}\n" for label in LABELS))
     return folder
 

@@ -36,7 +36,7 @@ def test_an_incomplete_head_is_refused_and_a_missing_one_is_on_the_card(tmp_path
     save_file({k: v for k, v in weights.items() if not k.startswith("cls.")}, folder / "model.safetensors")
     shutil.copy(bert_tokenizer_folder(tmp_path / "words") / "vocab.txt", folder)
     import_run(folder, tmp_path / "run", name="some/bert")
-    assert read_run(str(tmp_path / "run" / "run.toml"), ()).untrained == "lm_head,pooler"
+    assert read_run(tmp_path / "run" / "run.toml").untrained == ("lm_head", "pooler")
     card = (tmp_path / "run" / "README.md").read_text()
     assert "checkpoint `some/bert`, a BertForMaskedLM of" in card
     assert "no weights for masked tokens and the pooled vector: these are randomly initialized" in card
@@ -50,7 +50,7 @@ def test_an_incomplete_head_is_refused_and_a_missing_one_is_on_the_card(tmp_path
 def test_a_head_that_a_checkpoint_lacks_is_not_exported(kind, untrained, tmp_path):
     theirs = bert_with_tokenizer(tmp_path / "theirs", kind)
     import_run(theirs, tmp_path / "run")
-    assert read_run(str(tmp_path / "run" / "run.toml"), ()).untrained == untrained
+    assert read_run(tmp_path / "run" / "run.toml").untrained == untrained
     export_run(tmp_path / "run", tmp_path / "back")
     before, after = (load_file(folder / "model.safetensors") for folder in (theirs, tmp_path / "back"))
     weights = {name: tensor for name, tensor in before.items() if "seq_relationship" not in name}
@@ -62,14 +62,14 @@ def test_a_head_that_a_checkpoint_lacks_is_not_exported(kind, untrained, tmp_pat
     assert not info["missing_keys"]
     import_run(tmp_path / "back", tmp_path / "again")
     assert same_weights(load_model(tmp_path / "again"), load_model(tmp_path / "run"))
-    assert read_run(str(tmp_path / "again" / "run.toml"), ()).untrained == untrained
+    assert read_run(tmp_path / "again" / "run.toml").untrained == untrained
 
 
 def test_a_pooler_trained_with_a_classifier_is_exported(tmp_path):
     """A classifier initialized from a checkpoint without a pooler still lists it as untrained."""
     run = make_run(tmp_path / "run", "bert classes")
     (run / "run.toml").write_text(
-        (run / "run.toml").read_text().replace('untrained = ""', 'untrained = "lm_head,pooler"')
+        (run / "run.toml").read_text().replace("untrained = []", 'untrained = ["lm_head", "pooler"]')
     )
     export_run(run, tmp_path / "theirs")
     names = load_file(tmp_path / "theirs" / "model.safetensors")
@@ -137,7 +137,7 @@ def modes(*on: str) -> dict[str, bool]:
 )  # the model's context length is 20 tokens
 def test_a_mean_pooling_embedder_is_imported_with_its_max_len(pooling, limit, max_len, tmp_path):
     import_run(embedder(tmp_path / "theirs", pooling, max_seq_length=limit), tmp_path / "run")
-    assert read_run(str(tmp_path / "run" / "run.toml"), ()).data.max_len == max_len
+    assert read_run(tmp_path / "run" / "run.toml").data.max_len == max_len
     assert open_run(tmp_path / "run", device="cpu").embed(["the cat"]).shape == (1, 8)
 
 

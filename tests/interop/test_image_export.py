@@ -1,7 +1,6 @@
 """An image classifier is exported for transformers and imported again: same weights, same classes."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -16,13 +15,14 @@ from image_checkpoints import (
     same_weights,
 )
 from PIL import Image
+from regard.decode.classifier import ImageClassifier
 
 from regard.interop.hf import export_run, import_run
-from regard.models import describe, load_model
+from regard.models import load_model
 from regard.models.mvit import MViTConfig
 from regard.models.vit import ViTConfig
+from regard.run_folder import RunFolder
 from regard.tasks import read_run
-from regard.tasks.image_classification import ImageClassifier
 from regard.tasks.load import load as open_run
 
 
@@ -39,8 +39,8 @@ def test_export_then_import_restores_the_run(exported, tmp_path):
     kind, run, theirs = exported
     import_run(theirs, tmp_path / "again", "1.2.3")
     assert same_weights(load_model(tmp_path / "again"), load_model(run))
-    plan = read_run(str(tmp_path / "again" / "run.toml"), ())
-    assert (plan.name, plan.family, plan.task, plan.untrained) == ("again", OURS[kind][0], "image", "")
+    plan = read_run(tmp_path / "again" / "run.toml")
+    assert (plan.name, plan.family, plan.task, plan.untrained) == ("again", OURS[kind][0], "image_classification", ())
     assert (plan.data.mean, plan.data.std) == (MEAN, STD)
     assert isinstance(open_run(tmp_path / "again", device="cpu"), ImageClassifier)
     assert (tmp_path / "again" / "labels.txt").read_text() == "a daisy\ntulip\nroses\n"
@@ -98,7 +98,7 @@ def test_a_grayscale_model_is_exported_with_one_mean(tmp_path, monkeypatch):
     wanted = open_run(run, device="cpu").read(np.asarray(gray)[:, :, None])
     torch.testing.assert_close(there(gray, return_tensors="pt").pixel_values, wanted, rtol=0, atol=1e-5)
     import_run(tmp_path / "theirs", tmp_path / "again")
-    plan = read_run(str(tmp_path / "again" / "run.toml"), ())
+    plan = read_run(tmp_path / "again" / "run.toml")
     assert (plan.data.mean, plan.data.std) == ([0.3], [0.5])
 
 
@@ -108,7 +108,7 @@ def test_a_grayscale_model_is_exported_with_one_mean(tmp_path, monkeypatch):
     ("mvit", MViTConfig(), r"^'mvit' cannot be exported to Hugging Face; supported are gpt, bert, .*, vit, swin"),
 ], ids=["mean", "convs", "mvit"])  # fmt: skip
 def test_a_model_without_a_hugging_face_form_is_refused(family, config, message, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(describe(family, config, "0")))
+    RunFolder(tmp_path).describe(family, dataclasses.asdict(config), "0")
     with pytest.raises(ValueError, match=message):
         export_run(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from regard.interop.hf import export_run, import_model, import_run
 from regard.models import load_model
-from regard.tasks import read_run
+from regard.tasks import make_run, read_run
 from regard.tasks.load import load as open_run
 from regard.train.loop import fit
 
@@ -31,7 +31,7 @@ from regard.train.loop import fit
 def test_a_vit_without_a_classifier_is_exported_without_one(kind, photos, tmp_path):
     theirs = vit_checkpoint(tmp_path / "theirs", kind, encoder_stride=7)
     import_run(theirs, tmp_path / "run")
-    assert read_run(str(tmp_path / "run" / "run.toml"), ()).untrained == "classifier"
+    assert read_run(tmp_path / "run" / "run.toml").untrained == ("classifier",)
     assert "no weights for classes: these are randomly initialized" in (tmp_path / "run" / "README.md").read_text()
     with pytest.raises(ValueError, match=r"^this model has learnt no classes; train it on some: regard train "):
         open_run(tmp_path / "run", device="cpu").classify(photos)
@@ -44,7 +44,7 @@ def test_a_vit_without_a_classifier_is_exported_without_one(kind, photos, tmp_pa
     assert all(torch.equal(after[name], before[name]) for name in after)
     import_run(tmp_path / "back", tmp_path / "again")
     assert same_weights(load_model(tmp_path / "again"), load_model(tmp_path / "run"))  # random, but the same each time
-    assert read_run(str(tmp_path / "again" / "run.toml"), ()).untrained == "classifier"
+    assert read_run(tmp_path / "again" / "run.toml").untrained == ("classifier",)
 
 
 def test_a_resnet_without_a_classifier_is_exported_unchanged(tmp_path):
@@ -52,8 +52,8 @@ def test_a_resnet_without_a_classifier_is_exported_unchanged(tmp_path):
     randomize(transformers.ResNetModel(config)).save_pretrained(tmp_path / "theirs")
     write_processor(tmp_path / "theirs")
     import_run(tmp_path / "theirs", tmp_path / "run")
-    plan = read_run(str(tmp_path / "run" / "run.toml"), ())
-    assert (plan.untrained, plan.model.image) == ("classifier", 28)  # its config.json has none
+    plan = read_run(tmp_path / "run" / "run.toml")
+    assert (plan.untrained, plan.model.image) == (("classifier",), 28)  # its config.json has none
     export_run(tmp_path / "run", tmp_path / "back")
     _, info = transformers.ResNetModel.from_pretrained(tmp_path / "back", output_loading_info=True)
     assert not info["missing_keys"]
@@ -115,7 +115,7 @@ def test_an_incomplete_classifier_is_refused(tmp_path):
     ({"intermediate_size": 40}, r"has intermediate_size = 40; regard needs a multiple of hidden_size$"),
     ({"intermediate_size": None}, r"has intermediate_size = None; "),
     ({"image_size": [28, 35]}, r"config\.json has image_size = \[28, 35\]; wanted a number$"),
-    ({"image_size": 30}, r"patch 7 does not tile .*30.pixel"),
+    ({"image_size": 30}, r"patch 7 does not tile a .* of 30 pixels"),
     ({"image_size": 35}, r"position_embeddings is \(1, 17, 16\); its config\.json makes it \(1, 26, 16\)$"),
     ({"num_attention_heads": 3}, r"width 16 does not split into 3 heads"),
     ({"hidden_dropout_prob": "0.1"}, r"hidden_dropout_prob|dropout"),

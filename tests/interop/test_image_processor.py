@@ -20,7 +20,7 @@ from image_checkpoints import (
 from PIL import Image
 from torch import nn
 
-from regard.config import DataConfig
+from regard.data.image.config import ImageData
 from regard.data.image.io import resize_square
 from regard.interop.hf import export_run, import_run
 from regard.interop.image_processor import ImagePreprocessing, describe_processor, read_processor
@@ -169,7 +169,7 @@ def test_probabilities_agree_on_real_photos(kind, tmp_path):
                    [{output["label"]: output["score"] for output in pipeline(str(file))} for file in files])  # fmt: skip
     assert max(here[0].values()) - min(here[0].values()) > 0.1
     assert there == [pytest.approx(probabilities, abs=1e-3) for probabilities in here]
-    plain = dataclasses.replace(ours, run=dataclasses.replace(ours.run, data=DataConfig(mean=MEAN, std=STD)))
+    plain = dataclasses.replace(ours, run=dataclasses.replace(ours.run, data=ImageData(mean=MEAN, std=STD)))
     other = {prediction.text: prediction.probability for prediction in plain.classify(files, top=5)[-1]}
     assert kind == "ResNet" or other != pytest.approx(
         here[-1], abs=1e-3

@@ -41,7 +41,7 @@ def test_export_then_import_restores_the_run(exported, tmp_path):
     assert same_weights(load_model(tmp_path / "again"), load_model(run))
     config = json.loads((tmp_path / "again" / "config.json").read_text())
     assert config["regard_version"] == "1.2.3"
-    plan = read_run(str(tmp_path / "again" / "run.toml"), ())
+    plan = read_run(tmp_path / "again" / "run.toml")
     family, _, task, tokens = OURS[kind]
     assert (plan.name, plan.family, plan.data.tokenizer) == ("again", family, tokens)
     assert plan.task == ("translate" if task == "spans" else task)

@@ -1,5 +1,6 @@
 """Small text models for the tests: run folders of ours, and Hugging Face checkpoints."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -12,13 +13,15 @@ from safetensors.torch import save
 from torch import nn
 
 from regard.config import Run, to_toml
+from regard.data.text.config import TextData
 from regard.data.text.tokenizer import train_tokenizer
 from regard.interop.hf import import_model, import_run
-from regard.models import FAMILIES, describe, saved_tensors
+from regard.models import FAMILIES, saved_tensors
 from regard.models.bert import BERTConfig
 from regard.models.gpt import GPTConfig
 from regard.models.t5 import T5Config
 from regard.models.transformer import TransformerConfig
+from regard.run_folder import RunFolder
 
 TEXT = [
     "the cat sat on the mat.",
@@ -31,12 +34,12 @@ TINY = {"vocab": 97, "dim": 16, "depth": 2, "heads": 2}
 
 MARIAN = {"norm": "post", "activation": "silu", "output_bias": True}
 OURS: dict[str, tuple[str, Any, str, str]] = {  # kind → family, config, task, tokenizer
-    "gpt": ("gpt", GPTConfig(**TINY, max_len=64), "next", "bytes"),
-    "bert": ("bert", BERTConfig(**TINY, max_len=64), "masked", "wordpiece"),
-    "bert classes": ("bert", BERTConfig(**TINY, max_len=64, classes=2), "class", "wordpiece"),
-    "t5": ("t5", T5Config(**TINY, head_dim=8, mlp_dim=24), "translate", "bpe"),
-    "t5 v1.1": ("t5", T5Config(**TINY, head_dim=8, mlp_dim=24, gated=True, tied=False), "spans", "bpe"),
-    "transformer": ("transformer", TransformerConfig(**TINY, **MARIAN), "translate", "bpe"),
+    "gpt": ("gpt", GPTConfig(**TINY, max_len=64), "language_model", "bytes"),
+    "bert": ("bert", BERTConfig(**TINY, max_len=64), "masked_lm", "wordpiece"),
+    "bert classes": ("bert", BERTConfig(**TINY, max_len=64, classes=2), "text_classification", "wordpiece"),
+    "t5": ("t5", T5Config(**TINY, head_dim=8, mlp_dim=24), "translation", "bpe"),
+    "t5 v1.1": ("t5", T5Config(**TINY, head_dim=8, mlp_dim=24, gated=True, tied=False), "span_corruption", "bpe"),
+    "transformer": ("transformer", TransformerConfig(**TINY, **MARIAN), "translation", "bpe"),
 }  # fmt: skip
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "cafe", "Cafe", "café", ",", "東", "un", "##aff",
          "##able"]  # fmt: skip
@@ -60,10 +63,10 @@ def make_run(folder: Path, kind: str) -> Path:
     config = type(config)(**{key: value for key, value in values.items() if not key.startswith("_")})
     folder.mkdir()
     tokenizer.save(folder / "tokenizer.json")
-    (folder / "config.json").write_text(json.dumps(describe(family, config, "0")))
+    RunFolder(folder).describe(family, dataclasses.asdict(config), "0")
     (folder / "model.safetensors").write_bytes(save(saved_tensors(randomize(FAMILIES[family].build(config)))))
-    (folder / "run.toml").write_text(to_toml(Run("ours", family, config, task)))
-    if task == "class":
+    (folder / "run.toml").write_text(to_toml(Run("ours", family, config, task, data=TextData())))
+    if task == "text_classification":
         (folder / "labels.txt").write_text("bad\nvery good\n", encoding="utf-8")
     return folder
 

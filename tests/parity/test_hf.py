@@ -21,6 +21,7 @@ from hf_models import (
 
 from regard.data.text.tokenizer import SpecialTokens
 from regard.decode import search
+from regard.decode.fast import decoder
 from regard.interop.hf import export_model, import_model
 
 
@@ -81,7 +82,7 @@ def test_greedy_output_equals_hugging_faces(kind, tmp_path):
     how = {"do_sample": False, "max_new_tokens": 20, "eos_token_id": 1, "pad_token_id": both.pad}
     wanted = both.theirs.generate(source, attention_mask=real.long(), **how)
     first = source[:, -1] if both.family == "gpt" else both.pad
-    found = search.greedy(both.ours, source, torch.full((8,), 20), bos=first, eos=1)
+    found = search.greedy(decoder(both.ours), source, torch.full((8,), 20), bos=first, eos=1)
     skip = source.shape[1] if both.family == "gpt" else 1
     rows = [row[: row.index(1)] if 1 in row else row for row in wanted[:, skip:].tolist()]
     assert [hypothesis.tokens for hypothesis in found] == rows
@@ -95,10 +96,11 @@ def test_the_default_mask_is_the_padding_mask(both):
     target, _ = sentences(5, 10, 1)
     mask = real[:, None, None]
     assert torch.equal(both.ours(source, target), both.ours(source, target, mask))
-    assert torch.equal(both.ours.encode(source), both.ours.encode(source, mask))
+    assert torch.equal(both.ours.encode(source)[0], both.ours.encode(source, mask)[0])
     assert not torch.allclose(both.ours(source, target), both.ours(source, target, torch.ones_like(mask)))
     token = target[:, 0]
-    stepped = both.ours.step(token, both.ours.start(source))[0]
+    steps = decoder(both.ours)
+    stepped = steps.step(token, steps.start(source))[0]
     torch.testing.assert_close(stepped, both.ours(source, target)[:, 0], **CLOSE)
 
 

@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from regard.decode import search
+from regard.decode.fast import decoder
 from regard.interop.hf import import_model
 
 
@@ -63,7 +64,7 @@ def test_a_marian_with_padding_in_bad_words_never_generates_it(tmp_path):
     source, real = sentences(8, 12, 2, pad=96)
     how = {"do_sample": False, "max_new_tokens": 20, "eos_token_id": 1, "pad_token_id": 96}
     wanted = theirs.generate(source, attention_mask=real.long(), **how)[:, 1:].tolist()
-    found = search.greedy(ours, source, torch.full((8,), 20), bos=96, eos=1)
+    found = search.greedy(decoder(ours), source, torch.full((8,), 20), bos=96, eos=1)
     assert [hypothesis.tokens for hypothesis in found] == [row[: row.index(1)] if 1 in row else row for row in wanted]
     assert all(hypothesis.tokens and 96 not in hypothesis.tokens for hypothesis in found)
 

@@ -60,6 +60,6 @@ def test_minilm_as_a_run_embeds_sentences_as_transformers_does(minilm, tmp_path)
     mean = (theirs(**batch).last_hidden_state * real).sum(1) / real.sum(1)
     wanted = nn.functional.normalize(mean)
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-5)
-    assert read_run(str(tmp_path / "minilm" / "run.toml"), ()).data.max_len == 254  # 256 with start and end
+    assert read_run(tmp_path / "minilm" / "run.toml").data.max_len == 254  # 256 with start and end
     alike = got @ got.T
     assert alike[0, 1] > 0.3 > 0.1 > alike[0, 2]  # similar sentences are closer
