@@ -12,16 +12,9 @@ from regard.version import VERSION as __version__
 if TYPE_CHECKING:
     from regard.config import Run as Run
     from regard.data.text.tokenizer import Tokenizer as Tokenizer
-    from regard.decode.classifier import ImageClassifier as ImageClassifier
-    from regard.decode.folder import load as load
-    from regard.decode.painter import ImageGenerator as ImageGenerator
-    from regard.decode.reader import Reader as Reader
     from regard.decode.search import beam as beam
     from regard.decode.search import greedy as greedy
     from regard.decode.search import sample as sample
-    from regard.decode.translator import Translation as Translation
-    from regard.decode.translator import Translator as Translator
-    from regard.decode.writer import TextGenerator as TextGenerator
     from regard.layers.attention import Attention as Attention
     from regard.layers.attention import attend as attend
     from regard.layers.tap import watch as watch
@@ -36,12 +29,21 @@ if TYPE_CHECKING:
     from regard.models.transformer import Transformer as Transformer
     from regard.models.transformer import TransformerConfig as TransformerConfig
     from regard.models.vit import ViT as ViT
+    from regard.tasks.image_classification import ImageClassifier as ImageClassifier
+    from regard.tasks.image_generation import ImageGenerator as ImageGenerator
+    from regard.tasks.language_model import TextGenerator as TextGenerator
+    from regard.tasks.load import load as load
+    from regard.tasks.masked_lm import MaskedLM as MaskedLM
+    from regard.tasks.text_classification import TextClassifier as TextClassifier
+    from regard.tasks.text_embedding import TextEmbedder as TextEmbedder
+    from regard.tasks.translation import Translation as Translation
+    from regard.tasks.translation import Translator as Translator
     from regard.train.loop import fit as fit
     from regard.view.cost import cost as cost
     from regard.view.image_maps import ImageMap as ImageMap
     from regard.view.image_maps import map_image_attention as map_image_attention
     from regard.view.maps import AttentionMap as AttentionMap
-    from regard.view.maps import look as look
+    from regard.view.maps import map_attention as map_attention
 
 _HOMES = {
     "Run": "config",
@@ -63,16 +65,18 @@ _HOMES = {
     "greedy": "decode.search",
     "sample": "decode.search",
     "beam": "decode.search",
-    "Translation": "decode.translator",
-    "Translator": "decode.translator",
-    "TextGenerator": "decode.writer",
-    "Reader": "decode.reader",
-    "ImageClassifier": "decode.classifier",
-    "ImageGenerator": "decode.painter",
-    "load": "decode.folder",
+    "load": "tasks.load",
+    "Translation": "tasks.translation",
+    "Translator": "tasks.translation",
+    "TextGenerator": "tasks.language_model",
+    "MaskedLM": "tasks.masked_lm",
+    "TextClassifier": "tasks.text_classification",
+    "TextEmbedder": "tasks.text_embedding",
+    "ImageClassifier": "tasks.image_classification",
+    "ImageGenerator": "tasks.image_generation",
     "fit": "train.loop",
     "AttentionMap": "view.maps",
-    "look": "view.maps",
+    "map_attention": "view.maps",
     "ImageMap": "view.image_maps",
     "map_image_attention": "view.image_maps",
     "cost": "view.cost",

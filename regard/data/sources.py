@@ -38,8 +38,8 @@ class Source(NamedTuple):
     labels: tuple[str, ...] = ()  # names of the classes, by their number in the file
     unknown: str = ""  # what stands in the text for words that were left out
     parts: Mapping[str, tuple[int, int]] = {}  # split → from and to which per cent of the characters of its file
-    held: int = 0  # pictures of train that are the valid split, if that has no file of its own
-    side: int = 0  # of its square pictures, in pixels
+    valid_images: int = 0  # images of train that are the valid split, if it has no file of its own
+    side: int = 0  # of its square images, in pixels
 
 
 _MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
@@ -55,9 +55,9 @@ def _tatoeba(language: str) -> Source:
                   {"raw": "{split}.tsv.gz"}, {}, several=True)  # fmt: skip
 
 
-def _pictures(licence: str, side: int, held: int, *labels: str) -> Source:
+def _images(licence: str, side: int, valid: int, *labels: str) -> Source:
     return Source((), _THREE, "valid", licence, {"raw": "{split}.npz"}, {}, kind="images", prefix="", labels=labels,
-                  held=held, side=side)  # fmt: skip
+                  valid_images=valid, side=side)  # fmt: skip
 
 
 SOURCES: dict[str, Source] = {
@@ -81,14 +81,14 @@ SOURCES: dict[str, Source] = {
     "agnews-small": Source((), _THREE, "valid", "for research, non-commercial (AG's corpus of news)",
                            {"raw": "{split}.tsv.gz"}, {}, kind="labels", prefix="topic: ",
                            labels=("World", "Sports", "Business", "Sci/Tech")),
-    "cifar10": _pictures("none stated; Krizhevsky 2009, for research", 32, 5000, "airplane", "automobile", "bird", "cat",
+    "cifar10": _images("none stated; Krizhevsky 2009, for research", 32, 5000, "airplane", "automobile", "bird", "cat",
                          "deer", "dog", "frog", "horse", "ship", "truck"),
-    "fashion-mnist": _pictures("MIT (Zalando SE)", 28, 1000, "T-shirt/top", "trouser", "pullover", "dress", "coat",
+    "fashion-mnist": _images("MIT (Zalando SE)", 28, 1000, "T-shirt/top", "trouser", "pullover", "dress", "coat",
                                "sandal", "shirt", "sneaker", "bag", "ankle boot"),
-    "mnist": _pictures("CC BY-SA 3.0 (LeCun, Cortes, Burges)", 28, 1000, *"0123456789"),
-    "flowers5": _pictures("CC BY 2.0 (photographers of Flickr, chosen by TensorFlow)", 96, 0, "daisy", "dandelion", "roses",
+    "mnist": _images("CC BY-SA 3.0 (LeCun, Cortes, Burges)", 28, 1000, *"0123456789"),
+    "flowers5": _images("CC BY 2.0 (photographers of Flickr, chosen by TensorFlow)", 96, 0, "daisy", "dandelion", "roses",
                           "sunflowers", "tulips"),
-    "ants-bees": _pictures("none stated; pictures of ImageNet, for research", 96, 43, "ants", "bees"),
+    "ants-bees": _images("none stated; pictures of ImageNet, for research", 96, 43, "ants", "bees"),
 }  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def locate(name: str, split: str, pair: str, text: str = "raw") -> list[Path]:
     _one_of(name, "split", split, source.splits)
     pair = _pair(name, pair)
     _one_of(name, "text", text, tuple(source.files))
-    split = "train" if split == "valid" and source.held else split
+    split = "train" if split == "valid" and source.valid_images else split
     pattern, languages = source.files[text], pair.split("-")
     filled = (
         [{"split": split, "lang": language} for language in languages] if "{lang}" in pattern else [{"split": split}]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from regard.config import STRICT, require_divisible, require_fraction, require_max, require_min
 from regard.layers.locality_init import init_local_heads
-from regard.models.gpt import GPT, GPTConfig, State
+from regard.models.gpt import GPT, GPTConfig
 
 __all__ = ["SIZES", "ImageGPT", "ImageGPTConfig"]
 
@@ -76,7 +76,7 @@ SIZES = {  # small, medium and large: section 3.3 of the paper, heads as release
 
 
 class ImageGPT(nn.Module):
-    """`forward` returns logits; `start` and `step` draw a picture one pixel at a time."""
+    """`forward` returns logits.  `decode.fast.decoder` generates an image one pixel at a time."""
 
     def __init__(self, config: ImageGPTConfig):
         super().__init__()
@@ -98,11 +98,3 @@ class ImageGPT(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of the next pixel: (B, T) → (B, T, V)."""
         return self.gpt(tokens)
-
-    def start(self, prompt: Tensor) -> State:
-        """Read all of the prompt (B, T) but its last pixel."""
-        return self.gpt.start(prompt)
-
-    def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
-        """One pixel further: (B,) → (B, V) and the state after it."""
-        return self.gpt.step(token, state)

@@ -22,7 +22,6 @@ queries.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import field
 from functools import partial
 from typing import Literal
@@ -33,7 +32,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from regard.config import STRICT, require_fraction, require_min
-from regard.layers.attention import attend
+from regard.layers.attention import Tap, attend_tapped
 from regard.layers.biases import GeometricPrior
 from regard.layers.conv import ConvNorm, Residual, batch_norm
 from regard.layers.dropout import drop_path_rates
@@ -101,7 +100,7 @@ class LocalRelation(nn.Module):
         self.value = nn.Conv2d(inputs, outputs, 1, bias=False)
         self.query_key = nn.Conv2d(outputs, 2 * self.heads, 1)
         self.prior = GeometricPrior(self.heads, kernel)
-        self.tap: Callable[[Tensor], None] | None = None
+        self.tap: Tap | None = None
         nn.init.kaiming_normal_(self.value.weight, nonlinearity="relu")
         nn.init.normal_(self.query_key.weight, std=outputs**-0.5)
 
@@ -129,10 +128,9 @@ class LocalRelation(nn.Module):
         q = q.flatten(2)[..., None, None]  # (B, H, Y · X, 1, 1)
         k = to_neighborhoods(k, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, 1)
         v = to_neighborhoods(v, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, E)
-        mixed, weights = attend(q, k, v, score=summed(self.alike), bias=self.prior()[:, None, None], mask=mask[:, None],
-                                need_weights=True)  # (B, H, Y · X, 1, E), (B, H, Y · X, 1, R · R)  # fmt: skip
-        if self.tap is not None and weights is not None:
-            self.tap(weights.squeeze(3))
+        tap = self.tap
+        mixed = attend_tapped(tap and (lambda weights: tap(weights.squeeze(3))), q, k, v, score=summed(self.alike),
+                              bias=self.prior()[:, None, None], mask=mask[:, None])  # (B, H, Y · X, 1, E)  # fmt: skip
         return from_neighborhoods(mixed, rows)
 
 

@@ -20,7 +20,7 @@ Q queries, K keys, D width, H heads, E width of one head.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from functools import partial
 from typing import Literal, NamedTuple, cast
@@ -30,7 +30,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from regard.config import STRICT, require_divisible, require_fraction, require_min
-from regard.layers.attention import attend
+from regard.layers.attention import Tap, attend_tapped
 from regard.layers.biases import DecomposedPositionBias
 from regard.layers.dropout import Dropout, DropPath, drop_path_rates
 from regard.layers.linear import Linear
@@ -182,7 +182,7 @@ class PoolingAttention(nn.Module):
         self.pool_k, self.pool_v = pool(plan.keys, before), pool(plan.keys, before)
         finer = plan.side // min(self.strides)  # side of the finer grid
         self.bias = DecomposedPositionBias(width, finer, before) if c.positions == "relative" else None
-        self.tap: Callable[[Tensor], None] | None = None
+        self.tap: Tap | None = None
 
     def query_grid(self, grid: Grid) -> Grid:
         """Rows and columns of its queries and output, for tokens on this grid."""
@@ -197,9 +197,7 @@ class PoolingAttention(nn.Module):
         q, k, v = split_heads(self.qkv(x), self.heads, 3)  # (B, H, T, E)
         q, k, v = self.pool_q(q, grid), self.pool_k(k, grid), self.pool_v(v, grid)  # (B, H, Q, E), (B, H, K, E) twice
         bias = None if self.bias is None else self.bias(q, self.query_grid(grid), self.key_grid(grid))  # (B, H, Q, K)
-        mixed, weights = attend(q, k, v, bias=bias, need_weights=self.tap is not None)  # (B, H, Q, E)
-        if self.tap is not None and weights is not None:
-            self.tap(weights)
+        mixed = attend_tapped(self.tap, q, k, v, bias=bias)  # (B, H, Q, E)
         return self.out(join_heads(mixed + q if self.residual else mixed))  # (B, Q, inner)
 
 

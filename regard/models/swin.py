@@ -33,13 +33,12 @@ from torch import Tensor, nn
 from regard.config import STRICT, require_divisible, require_fraction, require_min
 from regard.layers.attention import Attention, CosineAttention, QKVWithoutKeyBias
 from regard.layers.biases import ContinuousPositionBias, RelativePositionBias
-from regard.layers.cache import KeysValues
 from regard.layers.dropout import Dropout, DropPath, drop_path_rates
 from regard.layers.linear import Linear
 from regard.layers.masks import window_mask
 from regard.layers.mlp import MLP, gelu
 from regard.layers.norm import PreNorm, ResPostNorm
-from regard.layers.shapes import check_channels, join_heads, split_heads, to_patches, to_windows
+from regard.layers.shapes import check_channels, to_patches, to_windows
 
 __all__ = ["SIZES", "Block", "Swin", "SwinConfig", "attention_received", "plan_windows"]
 
@@ -180,10 +179,7 @@ class Block(nn.Module):
         order, inverse, mask = plan_windows(rows, columns, window, shift, x.device)
         mask = mask if mask is None or batch == 1 else mask.repeat(batch, 1, 1, 1)  # (B · N, 1, M · M, M · M)
         h = pad_to_multiple(x, window).flatten(1, 2).index_select(1, order)  # (B, N · M · M, D)
-        h = self.attn.qkv(h.view(-1, window**2, dim))  # (B · N, M · M, 3 D)
-        q, k, v = split_heads(h, self.attn.heads, 3)  # (B · N, H, M · M, E)
-        mixed = self.attn.look(q, KeysValues(k, v), bias=self.bias(window), mask=mask)
-        h = self.attn.out(join_heads(mixed))  # (B · N, M · M, D)
+        h = self.attn(h.view(-1, window**2, dim), bias=self.bias(window), mask=mask)  # (B · N, M · M, D)
         return h.view(batch, -1, dim).index_select(1, inverse).view(x.shape)
 
 

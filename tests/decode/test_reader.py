@@ -82,7 +82,7 @@ def test_a_hidden_word_is_the_likeliest_of_a_forward_pass(guesser):
 
 
 def test_a_text_too_long_is_known_and_cut(reader):
-    assert reader.too_long(TEXTS) == [4]
+    assert reader.too_long(reader.encode(TEXTS)) == [4]
     cut = reader.tokenizer.decode(reader.tokenizer.encode([TEXTS[4]])[0][:18])
     torch.testing.assert_close(reader.embed([TEXTS[4]]), reader.embed([cut]))
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from regard.config import DataConfig, Run
 from regard.data.text.tokenizer import train_tokenizer
 from regard.decode import search
+from regard.decode.fast import decoder
 from regard.decode.writer import TextGenerator, _until
 from regard.models.gpt import GPT, GPTConfig
 
@@ -124,7 +125,7 @@ def test_what_cannot_be_written_is_refused_in_one_line(prompt, how, wanted):
 def test_all_places_can_be_used():
     ids = one.tokenizer.encode(["to be"])[0]
     source, wanted = torch.tensor([ids]), list(ids)
-    said = search.stream(one.model, source, search.argmax, bos=source[:, -1], limit=36)
+    said = search.stream(decoder(one.model), source, search.argmax, bos=source[:, -1], limit=36)
     for token in said:
         wanted.append(int(one.model(torch.tensor([wanted]))[0, -1].argmax()))
         assert token == wanted[-1]

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from regard.decode import search
+from regard.decode.fast import DecoderState, decoder
 from regard.decode.search import Hypothesis, beam, greedy
 from regard.decode.step import Decoder, reorder
-from regard.models.transformer import State, Transformer, TransformerConfig
+from regard.models.transformer import Transformer, TransformerConfig
 
 PAD, BOS, VOCAB = 0, 1, 11
 
@@ -48,7 +49,7 @@ def padded(sources: Iterable[Tensor]) -> Tensor:
 class Line:
     """Some beams, decoded together, and beside them what each has read and said, in plain lists."""
 
-    def __init__(self, model: Transformer, state: State, beams: list[list[tuple[Tensor, list[int]]]]):
+    def __init__(self, model: Transformer, state: DecoderState, beams: list[list[tuple[Tensor, list[int]]]]):
         self.model, self.state, self.beams = model, state, beams  # beams: B lines of W
 
     def say(self, random: torch.Generator) -> "Line":
@@ -57,7 +58,7 @@ class Line:
         token = torch.randint(1, VOCAB, (len(sources),), generator=random)
         said = [[*history, now] for history, now in zip(before, token.tolist(), strict=True)]
         with torch.no_grad():
-            logits, state = self.model.step(token, self.state)
+            logits, state = decoder(self.model).step(token, self.state)
             wanted = self.model(padded(sources), torch.tensor(said))[:, -1]
         torch.testing.assert_close(logits, wanted, rtol=0, atol=1e-9)
         after, width = list(zip(sources, said, strict=True)), len(self.beams[0])
@@ -76,7 +77,7 @@ def begin(model: Transformer, seed: int, batch: int, s: int) -> Line:
     lengths = torch.randint(1, s + 1, (batch,), generator=random).tolist()
     sources = [torch.randint(1, VOCAB, (length,), generator=random) for length in lengths]
     with torch.no_grad():
-        return Line(model, model.start(padded(sources)), [[(one, [])] for one in sources])
+        return Line(model, decoder(model).start(padded(sources)), [[(one, [])] for one in sources])
 
 
 def rows_of(sentences: Tensor, width: int, more: int, random: torch.Generator) -> Tensor:
@@ -144,10 +145,10 @@ def test_however_a_state_is_taken_and_continued_it_stays_good_for_another_way(mo
 def test_beams_that_change_places_copy_no_past_and_no_memory():
     model, random = tiny("pre", "sinusoid", True), torch.Generator().manual_seed(0)
     line = begin(model, 0, 3, 5).reorder(torch.arange(3)[:, None].expand(-1, 4)).say(random)
-    where = [x.data_ptr() for part in line.state.past.blocks for x in part.all()]
+    where = [x.data_ptr() for part in line.state.cache.blocks for x in part.all()]
     for _ in range(3):
         line = line.reorder(rows_of(torch.arange(3), 4, 4, random)).say(random)
-    assert [x.data_ptr() for part in line.state.past.blocks for x in part.all()] == where
+    assert [x.data_ptr() for part in line.state.cache.blocks for x in part.all()] == where
     assert {len(x) for part in line.state.memory for x in part} == {3}  # of sentences, not of beams
 
 
@@ -158,16 +159,17 @@ class Calm:
     """A model less sure of itself, so that an answer begun late may still be the better one."""
 
     def __init__(self, model: Transformer):
-        self.model, self.start = model, model.start
+        self.decoder = decoder(model)
+        self.start = self.decoder.start
 
-    def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
-        logits, state = self.model.step(token, state)
+    def step(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        logits, state = self.decoder.step(token, state)
         return logits / 10, state
 
 
 def answers(model: Decoder, share: float, source: Tensor, limits: Tensor, width: int, **how) -> list[list[Hypothesis]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "STAY", share)
+        patch.setattr(search, "SHRINK", share)
         return [
             *([one] for one in greedy(model, source, limits, **how)),
             *beam(model, source, limits, width=width, **how),
@@ -184,7 +186,7 @@ def test_answers_are_the_same_whenever_those_that_ended_leave(model, seed, limit
     source = padded(torch.randint(1, VOCAB, (length,), generator=random) for length in lengths)
     how = {"bos": BOS, "eos": eos, "penalty": penalty}
     never, *others = (
-        answers(Calm(model) if calm else model, share, source, torch.tensor(limits), width, **how)
+        answers(Calm(model) if calm else decoder(model), share, source, torch.tensor(limits), width, **how)
         for share in (0.0, 0.5, 0.75, 1.0)
     )
     assert len(never) == 2 * len(limits)
@@ -199,14 +201,14 @@ def test_a_model_whose_scores_are_not_numbers_is_an_error_that_says_so():
     nn.init.constant_(model.decoder[0].mlp.up.bias, torch.nan)
     source, limits = torch.randint(3, VOCAB, (2, 3)), torch.tensor([4, 6])
     with pytest.raises(ValueError, match="not numbers"):
-        beam(model, source, limits, bos=BOS, eos=2, width=3)
+        beam(decoder(model), source, limits, bos=BOS, eos=2, width=3)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_the_share_says_when_they_leave(share, monkeypatch):
-    model, steps = tiny("pre", "sinusoid", True), []
+    model, steps = decoder(tiny("pre", "sinusoid", True)), []
     real = model.step
-    monkeypatch.setattr(search, "STAY", share)
+    monkeypatch.setattr(search, "SHRINK", share)
     monkeypatch.setattr(model, "step", lambda token, state: (steps.append(len(token)), real(token, state))[1])
     greedy(model, torch.randint(3, VOCAB, (8, 3)), torch.arange(1, 9), bos=BOS, eos=-1)  # one ends at each step
     assert steps == {0.0: [8] * 8, 0.5: [8] * 4 + [4] * 2 + [2, 1], 1.0: [8, 7, 6, 5, 4, 3, 2, 1]}[share]

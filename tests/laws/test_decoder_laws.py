@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from regard.decode.fast import decoder
 from regard.decode.search import beam, greedy
 from regard.decode.step import reorder
 from regard.models.t5 import T5, T5Config
@@ -142,10 +143,11 @@ def test_padding_the_target_changes_nothing_for_real_tokens(model, seed, batch, 
 @given(seed=seeds, batch=st.integers(1, 3), s=sizes, t=sizes, more=st.integers(1, 4))
 def test_padding_the_source_changes_nothing_step_by_step(model, seed, batch, s, t, more):
     source, _ = ragged(seed, batch, s)
-    plain, wide = model.start(source), model.start(padded(source, more))
+    fast = decoder(model)
+    plain, wide = fast.start(source), fast.start(padded(source, more))
     for token in words(seed + 2, batch, t).T:
-        wanted, plain = model.step(token, plain)
-        got, wide = model.step(token, wide)
+        wanted, plain = fast.step(token, plain)
+        got, wide = fast.step(token, wide)
         same(got, wanted)
 
 
@@ -170,9 +172,10 @@ def test_a_source_of_padding_alone_gives_finite_numbers_and_harms_no_other(model
 def test_token_by_token_equals_all_at_once(model, seed, batch, s, t):
     source, _ = ragged(seed, batch, s)
     target = words(seed + 2, batch, t)
-    state, steps = model.start(source), []
+    fast = decoder(model)
+    state, steps = fast.start(source), []
     for token in target.T:
-        logits, state = model.step(token, state)
+        logits, state = fast.step(token, state)
         steps.append(logits)
     same(torch.stack(steps, 1), model(source, target))
 
@@ -185,12 +188,13 @@ def test_rows_taken_midway_go_on_as_if_they_had_been_alone(model, seed, batch, s
     cut = data.draw(st.integers(0, t - 1))
     source, _ = ragged(seed, batch, s)
     target = words(seed + 2, batch, t)
-    state = model.start(source)
+    fast = decoder(model)
+    state = fast.start(source)
     for token in target[:, :cut].T:
-        _, state = model.step(token, state)
+        _, state = fast.step(token, state)
     state, later = reorder(state, rows), []
     for token in target[rows, cut:].T:
-        logits, state = model.step(token, state)
+        logits, state = fast.step(token, state)
         later.append(logits)
     same(torch.stack(later, 1), model(source[rows], target[rows])[:, cut:])
 
@@ -198,9 +202,10 @@ def test_rows_taken_midway_go_on_as_if_they_had_been_alone(model, seed, batch, s
 @KINDS
 def test_a_step_leaves_the_state_before_it_as_it_was(model):
     source, token = words(0, 2, 3), words(1, 2)
-    state = model.start(source)
-    first, _ = model.step(token, state)
-    again, _ = model.step(token, state)
+    fast = decoder(model)
+    state = fast.start(source)
+    first, _ = fast.step(token, state)
+    again, _ = fast.step(token, state)
     assert torch.equal(first, again)
 
 
@@ -230,12 +235,15 @@ def test_a_sentence_alone_has_the_answers_it_has_in_a_batch(model, seed, batch, 
     source, lengths = ragged(seed, batch, s)
     limits = torch.tensor([length + 3 for length in lengths])
     how = {"bos": BOS, "eos": EOS, "penalty": penalty}
-    together, beams = greedy(model, source, limits, **how), beam(model, source, limits, width=width, **how)
+    together, beams = (
+        greedy(decoder(model), source, limits, **how),
+        beam(decoder(model), source, limits, width=width, **how),
+    )
     assert len(together) == len(beams) == batch
     for i, length in enumerate(lengths):
-        lock_folder = source[i : i + 1, :length], limits[i : i + 1]
-        the_same_answer(greedy(model, *lock_folder, **how)[0], together[i])
-        [n_best] = beam(model, *lock_folder, width=width, **how)
+        alone = source[i : i + 1, :length], limits[i : i + 1]
+        the_same_answer(greedy(decoder(model), *alone, **how)[0], together[i])
+        [n_best] = beam(decoder(model), *alone, width=width, **how)
         for got, wanted in zip(n_best, beams[i], strict=True):
             the_same_answer(got, wanted)
 
@@ -247,8 +255,8 @@ def test_a_beam_of_one_is_greedy(model, seed, batch, s, limit, penalty):
     source, lengths = ragged(seed, batch, s)
     limits = torch.tensor([min(limit, length + 2) for length in lengths])
     how = {"bos": BOS, "eos": EOS, "penalty": penalty}
-    beams = beam(model, source, limits, width=1, **how)
-    for [got], wanted in zip(beams, greedy(model, source, limits, **how), strict=True):
+    beams = beam(decoder(model), source, limits, width=1, **how)
+    for [got], wanted in zip(beams, greedy(decoder(model), source, limits, **how), strict=True):
         the_same_answer(got, wanted)
 
 
@@ -258,10 +266,10 @@ def test_a_beam_of_one_is_greedy(model, seed, batch, s, limit, penalty):
 def test_an_answer_has_the_score_that_a_forward_pass_gives_it(model, seed, s, width, penalty):
     source, limit = words(seed, 1, s), 6
     how = {"bos": BOS, "eos": EOS, "penalty": penalty}
-    [n_best] = beam(model, source, torch.tensor([limit]), width=width, **how)
+    [n_best] = beam(decoder(model), source, torch.tensor([limit]), width=width, **how)
     assert [h.score for h in n_best] == sorted((h.score for h in n_best), reverse=True)
     assert len({tuple(h.tokens) for h in n_best}) == len(n_best) == width
-    for h in [*n_best, *greedy(model, source, torch.tensor([limit]), **how)]:
+    for h in [*n_best, *greedy(decoder(model), source, torch.tensor([limit]), **how)]:
         assert EOS not in h.tokens
         said = h.tokens if len(h.tokens) == limit else [*h.tokens, EOS]
         logs = model(source, torch.tensor([[BOS, *said[:-1]]])).log_softmax(-1)[0]

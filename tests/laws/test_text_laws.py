@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from regard.decode.fast import decoder
 from regard.decode.search import argmax, beam, greedy, stream
 from regard.decode.step import reorder
 from regard.layers.masks import padding_mask
@@ -31,6 +32,7 @@ def large(model: nn.Module) -> nn.Module:
 
 SHAPE = {"vocab": VOCAB, "dim": 8, "depth": 2, "heads": 2, "max_len": 24}
 gpt = large(GPT(GPTConfig(**SHAPE)))
+fast = decoder(gpt)
 bert = large(BERT(BERTConfig(**SHAPE, classes=3)))
 
 
@@ -67,9 +69,9 @@ def test_future_tokens_do_not_change_the_past(seed, batch, t, data):
 @given(seed=seeds, batch=st.integers(1, 3), prompt=sizes, more=sizes)
 def test_token_by_token_equals_all_at_once(seed, batch, prompt, more):
     text = words(seed, batch, prompt + more)
-    state, steps = gpt.start(text[:, :prompt]), []
+    state, steps = fast.start(text[:, :prompt]), []
     for token in text[:, prompt - 1 :].T:  # the first step is given the last token of the prompt
-        logits, state = gpt.step(token, state)
+        logits, state = fast.step(token, state)
         steps.append(logits)
     same(torch.stack(steps, 1), gpt(text)[:, prompt - 1 :])
 
@@ -79,9 +81,9 @@ def test_token_by_token_equals_all_at_once(seed, batch, prompt, more):
 def test_rows_taken_midway_go_on_as_if_they_had_been_alone(seed, batch, prompt, more, data):
     rows = torch.tensor(data.draw(st.lists(st.integers(0, batch - 1), min_size=1, max_size=5)))
     text = words(seed, batch, prompt + more)
-    state, later = reorder(gpt.start(text[:, :prompt]), rows), []
+    state, later = reorder(fast.start(text[:, :prompt]), rows), []
     for token in text[rows, prompt - 1 :].T:
-        logits, state = gpt.step(token, state)
+        logits, state = fast.step(token, state)
         later.append(logits)
     same(torch.stack(later, 1), gpt(text[rows])[:, prompt - 1 :])
 
@@ -91,10 +93,10 @@ def test_rows_taken_midway_go_on_as_if_they_had_been_alone(seed, batch, prompt, 
 def test_a_beam_of_one_is_greedy_and_so_is_a_stream(seed, batch, prompt, limit):
     text, limits = words(seed, batch, prompt), torch.full((batch,), limit)
     how = {"bos": text[:, -1], "eos": EOS}
-    found = greedy(gpt, text, limits, **how)
-    for i, ([one], wanted) in enumerate(zip(beam(gpt, text, limits, width=1, **how), found, strict=True)):
+    found = greedy(fast, text, limits, **how)
+    for i, ([one], wanted) in enumerate(zip(beam(fast, text, limits, width=1, **how), found, strict=True)):
         assert one.tokens == wanted.tokens
-        said = list(stream(gpt, text[i : i + 1], argmax, bos=text[i : i + 1, -1], limit=limit))
+        said = list(stream(fast, text[i : i + 1], argmax, bos=text[i : i + 1, -1], limit=limit))
         assert (said[: said.index(EOS)] if EOS in said else said) == wanted.tokens
 
 
@@ -102,7 +104,7 @@ def test_a_beam_of_one_is_greedy_and_so_is_a_stream(seed, batch, prompt, limit):
 @given(seed=seeds, prompt=sizes, limit=st.integers(1, 8))
 def test_greedy_says_the_likeliest_token_of_a_plain_forward_pass(seed, prompt, limit):
     text = words(seed, 1, prompt)
-    for token in stream(gpt, text, argmax, bos=text[:, -1], limit=limit):
+    for token in stream(fast, text, argmax, bos=text[:, -1], limit=limit):
         assert token == int(gpt(text)[0, -1].argmax())
         text = torch.cat((text, torch.tensor([[token]])), 1)
 
@@ -111,7 +113,7 @@ def test_greedy_says_the_likeliest_token_of_a_plain_forward_pass(seed, prompt, l
 @given(seed=seeds, prompt=sizes, width=st.integers(1, 4))
 def test_an_answer_of_a_beam_has_the_score_that_a_forward_pass_gives_it(seed, prompt, width):
     text, limit = words(seed, 1, prompt), 5
-    [n_best] = beam(gpt, text, torch.tensor([limit]), width=width, bos=text[:, -1], eos=EOS, penalty=0.0)
+    [n_best] = beam(fast, text, torch.tensor([limit]), width=width, bos=text[:, -1], eos=EOS, penalty=0.0)
     for h in n_best:
         said = h.tokens if len(h.tokens) == limit else [*h.tokens, EOS]
         whole = torch.cat((text, torch.tensor([said])), 1)

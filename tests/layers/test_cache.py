@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.layers.attention import Attention
-from regard.layers.cache import ROOM, Cache
+from regard.layers.cache import CAPACITY, Cache
 
 law = settings(max_examples=40)
 
 seeds = st.integers(0, 10_000)
-splits = st.lists(st.integers(1, 2 * ROOM), min_size=1, max_size=6)
+splits = st.lists(st.integers(1, 2 * CAPACITY), min_size=1, max_size=6)
 
 
 def drawn(seed: int, batch: int, tokens: int) -> Tensor:
@@ -96,7 +96,7 @@ def test_however_caches_are_continued_and_taken_each_keeps_its_own(seed, batch, 
         cache, wanted = made[data.draw(st.integers(0, len(made) - 1))]
         rows = wanted.shape[1]
         if data.draw(st.booleans()):
-            part = drawn(seed + i + 1, rows, data.draw(st.integers(0, ROOM)))
+            part = drawn(seed + i + 1, rows, data.draw(st.integers(0, CAPACITY)))
             made.append((cache.add(part), joined(wanted, part)))
         else:
             order = torch.tensor(data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=4)))
@@ -130,9 +130,9 @@ def test_a_single_line_of_tokens_is_copied_only_when_its_room_has_doubled():
         cache = cache.add(drawn(i, 2, 1))
         places.append(cache.all().keys.data_ptr())
     moves = [i for i in range(1, tokens) if places[i] != places[i - 1]]
-    assert moves[0] == ROOM  # so many had room
+    assert moves[0] == CAPACITY  # so many had room
     assert all(later >= 2 * sooner for sooner, later in itertools.pairwise(moves))
-    assert len(moves) == math.ceil(math.log2(tokens / ROOM))
+    assert len(moves) == math.ceil(math.log2(tokens / CAPACITY))
 
 
 def test_a_continuation_shares_memory_with_its_beginning_and_a_second_one_does_not():

@@ -21,16 +21,6 @@ def test_tokens_that_start_later_stand_where_they_would_in_the_whole(positions):
     torch.testing.assert_close(embed(ids[:, 6:], start=6), embed(ids)[:, 6:])
 
 
-@pytest.mark.parametrize("positions", [SinusoidalPositions(8, 4), LearnedPositions(8, 12)], ids=["sinusoid", "learned"])
-def test_the_plain_function_puts_all_its_tokens_at_one_place(positions):
-    embed = Embed(token_table(9, 8), positions, dropout=0.5)
-    at_hand, ids = embed.train().at_hand(), torch.randint(9, (10,))  # it drops nothing even now
-    for place in range(10):  # beyond what the first table holds, too
-        got = at_hand(ids, place)
-        torch.testing.assert_close(got, embed.eval()(ids[:, None], start=place)[:, 0])
-        embed.train()
-
-
 def test_dropout_falls_on_the_embeddings_while_training():
     embed = Embed(token_table(9, 64), SinusoidalPositions(64), dropout=0.5)
     share = (embed.train()(torch.randint(9, (4, 50))) == 0).float().mean()

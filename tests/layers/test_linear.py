@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from regard.layers import linear as layers
-from regard.layers.linear import Int8Linear, Linear, column_major, to_int8
+from regard.layers.linear import Int8Linear, Linear, to_int8
 from regard.layers.mlp import MLP, gelu
 from regard.models.transformer import Transformer, TransformerConfig
 
@@ -46,7 +46,7 @@ def max_distance(linear: nn.Linear, x: Tensor) -> Tensor:
 
 def input_step(x: Tensor) -> Tensor:
     """What lies between the least and the largest, zero among them, in steps of 8 bits, or of 7 without VNNI."""
-    return (x.amax().clamp(min=0) - x.amin().clamp(max=0)).double() / (127 if layers.SEVEN_BITS else 255)
+    return (x.amax().clamp(min=0) - x.amin().clamp(max=0)).double() / (127 if layers.REDUCE_RANGE else 255)
 
 
 def exact(linear: nn.Linear, x: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def test_the_fast_product_gives_the_same_and_has_a_gradient_when_asked(seed, wid
     linear, x = layer(seed, width, outputs, output_bias), torch.randn(2, rows, width)
     wanted = exact(linear, x)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layers, "MUCH", 0)
+        patch.setattr(layers, "ONEDNN_MIN", 0)
         with torch.no_grad():
             torch.testing.assert_close(linear(x).double(), wanted, atol=1e-4, rtol=1e-4)
             found = linear(x, nn.functional.gelu)
@@ -93,7 +93,7 @@ def test_only_large_products_of_float32_take_the_fast_way(monkeypatch):
 @pytest.mark.parametrize("change", [lambda model: model, to_int8])
 @pytest.mark.filterwarnings("ignore:.*is deprecated")
 def test_an_mlp_is_what_its_two_layers_give(monkeypatch, change):
-    monkeypatch.setattr(layers, "MUCH", 0)
+    monkeypatch.setattr(layers, "ONEDNN_MIN", 0)
     torch.manual_seed(0)
     mlp, x = MLP(8, 24, gelu), torch.randn(3, 5, 8)
     wanted = nn.functional.gelu(x.double() @ mlp.up.weight.double().T) @ mlp.down.weight.double().T  # biases start at 0
@@ -116,8 +116,8 @@ def test_a_part_of_the_outputs_is_that_part_of_torchs_layer(seed, width, outputs
     theirs.load_state_dict(linear.state_dict())
     x = torch.randn(rows, width, dtype=torch.float64)
     torch.testing.assert_close(linear(x), theirs(x))
-    torch.testing.assert_close(linear.at_hand(start, stop)(x), theirs(x)[:, start:stop])
-    assert torch.equal(linear.at_hand()(x), linear(x))
+    torch.testing.assert_close(linear.rows(x, start, stop), theirs(x)[:, start:stop])
+    assert torch.equal(linear.rows(x), linear(x))
 
 
 # Weights of 8 bits
@@ -166,9 +166,9 @@ def test_a_part_of_the_outputs_is_that_part_of_the_whole(seed, width, outputs, o
     linear = layer(seed, width, outputs, output_bias)
     x = torch.randn(2, 3, width)
     small = rounded(linear)
-    got = small.at_hand(start, stop)(x)
+    got = small.rows(x, start, stop)
     assert got.shape == (2, 3, stop - start)
-    assert small.at_hand(start, start + 1)(x).shape == (2, 3, 1)  # whatever was asked before
+    assert small.rows(x, start, start + 1).shape == (2, 3, 1)  # whatever was asked before
     assert small.pack(start, stop) is small.pack(start, stop)  # in its order once
     torch.testing.assert_close(got, small(x)[..., start:stop])  # each output has a scale of its own
     assert ((got - exact(linear, x)[..., start:stop]).abs() <= max_distance(linear, x)[..., start:stop]).all()
@@ -186,7 +186,7 @@ def test_the_largest_products_add_up_without_overflow(width, sign):
 LARGEST = """
 import torch
 from regard.layers import linear
-linear.SEVEN_BITS = True  # as on such a machine
+linear.REDUCE_RANGE = True  # as on such a machine
 layer = linear.Linear(64, 2)
 with torch.no_grad():
     layer.weight[:] = torch.tensor([[1.0], [-1.0]])
@@ -209,10 +209,10 @@ def test_nor_do_they_overflow_on_a_machine_without_vnni():
 @x86
 def test_inputs_of_seven_bits_are_as_near_as_their_larger_steps_allow(monkeypatch):
     linear, x = layer(0, 40, 30), torch.randn(9, 40)
-    monkeypatch.setattr(layers, "SEVEN_BITS", True)
+    monkeypatch.setattr(layers, "REDUCE_RANGE", True)
     coarse = rounded(linear)(x)
     assert ((coarse - exact(linear, x)).abs() <= max_distance(linear, x)).all()
-    monkeypatch.setattr(layers, "SEVEN_BITS", False)
+    monkeypatch.setattr(layers, "REDUCE_RANGE", False)
     assert not torch.equal(coarse, rounded(linear)(x))
 
 
@@ -262,15 +262,3 @@ def test_every_linear_layer_of_a_model_is_rounded_and_nothing_else(tied):
     assert (model.embed_source.tokens, model.embed_target.tokens) == tables
     assert (got - wanted).abs().max() < 0.1 * wanted.std()
     assert not torch.equal(got, wanted)
-
-
-def test_weights_by_columns_are_the_same_numbers_and_the_embedding_keeps_its_rows():
-    torch.manual_seed(0)
-    model = Transformer(TransformerConfig(vocab=50, dim=8, depth=1, heads=2, dropout=0.0)).eval()
-    source, target = torch.randint(4, 50, (3, 5)), torch.randint(4, 50, (3, 4))
-    with torch.no_grad():
-        wanted, names = model(source, target), set(model.state_dict())
-        torch.testing.assert_close(column_major(model)(source, target), wanted)
-    assert set(model.state_dict()) == names
-    assert all(part.weight.t().is_contiguous() for part in model.modules() if isinstance(part, torch.nn.Linear))
-    assert model.embed_source.tokens.weight.is_contiguous()

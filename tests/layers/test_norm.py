@@ -55,11 +55,3 @@ def test_dropout_falls_on_the_sub_layer_and_never_on_the_residual():
 def test_nothing_is_dropped_when_not_training(kind):
     around, x, f = built(kind, dropout=0.5)
     assert torch.equal(around.eval()(x, f), around(x, f))
-
-
-@pytest.mark.parametrize("kind", [PreNorm, PostNorm, ResPostNorm])
-def test_the_plain_function_is_the_module_when_not_training(kind):
-    around, x, f = built(kind, dropout=0.5)
-    at_hand = around.at_hand()  # before the weights are set: they are looked at, not copied
-    nn.init.normal_(around.norm.weight)
-    assert torch.equal(at_hand(x, f), around.eval()(x, f))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from regard.decode.fast import decoder
 from regard.decode.search import beam
 from regard.layers.attention import Attention
 from regard.layers.tap import watch
@@ -54,9 +55,9 @@ def test_a_cached_decoding_is_one_call_a_token():
     with watch(model) as whole:
         model(source, target)
     with watch(model) as steps:
-        state = model.start(source)
+        state = (fast := decoder(model)).start(source)
         for token in target.T:
-            _, state = model.step(token, state)
+            _, state = fast.step(token, state)
     calls = steps["decoder.1.cross"]
     assert len(calls) == 4
     torch.testing.assert_close(torch.cat(calls, 2), whole["decoder.1.cross"][0])
@@ -67,9 +68,9 @@ def test_a_cached_decoding_is_one_call_a_token():
 def test_beams_that_are_watched_say_the_same_and_look_at_their_own_past_alone():
     model, source, _ = tiny()
     limits, how = torch.tensor([6, 4, 5]), {"bos": 1, "eos": 2, "width": 3}
-    plain = beam(model, source, limits, **how)
+    plain = beam(decoder(model), source, limits, **how)
     with watch(model) as seen:
-        watched = beam(model, source, limits, **how)
+        watched = beam(decoder(model), source, limits, **how)
     assert [[h.tokens for h in n_best] for n_best in watched] == [[h.tokens for h in n_best] for n_best in plain]
     calls = seen["decoder.1.attn"]
     assert calls[0].shape == (3, 2, 3, 3)

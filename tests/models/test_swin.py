@@ -10,12 +10,13 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from regard.decode.fast import column_major
 from regard.interop import weights as interop
 from regard.interop.swin_names import THEIRS_SWIN
 from regard.layers import linear
 from regard.layers.attention import QKVWithoutKeyBias
 from regard.layers.biases import relative_position_index
-from regard.layers.linear import column_major, to_int8
+from regard.layers.linear import to_int8
 from regard.layers.tap import watch
 from regard.models import swin
 from regard.models.swin import SIZES, Swin, SwinConfig, attention_received
@@ -206,7 +207,7 @@ def test_a_window_larger_than_the_grid_shrinks_and_uses_the_middle_of_its_table(
 
 @VERSIONS
 def test_inference_in_chunks_gives_the_same_logits(monkeypatch, version):
-    monkeypatch.setattr(linear, "MUCH", 0)
+    monkeypatch.setattr(linear, "ONEDNN_MIN", 0)
     model, x = (
         with_large_weights(Swin(tiny(version))),
         torch.randn(5, 3, 150, 142),
@@ -224,7 +225,7 @@ def test_inference_in_chunks_gives_the_same_logits(monkeypatch, version):
 @pytest.mark.filterwarnings("ignore:.*is deprecated")
 def test_column_major_and_int8_weights_give_nearly_the_same_logits(monkeypatch, version, change):
     model, x = with_large_weights(Swin(tiny(version))), torch.randn(2, 3, 16, 16)
-    monkeypatch.setattr(linear, "MUCH", 0)
+    monkeypatch.setattr(linear, "ONEDNN_MIN", 0)
     with torch.inference_mode():
         before, after = model(x), change(model)(x)
         monkeypatch.setattr(linear, "ONEDNN", None)

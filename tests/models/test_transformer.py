@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from regard.decode.fast import decoder
 from regard.layers.attention import Attention
 from regard.models import preset
 from regard.models.transformer import SIZES, Transformer, TransformerConfig
@@ -156,9 +157,10 @@ def test_every_decoder_block_reads_the_same_memory_the_encoders_last(norm, monke
 def test_decoding_projects_the_memory_once(monkeypatch):
     model, source = tiny(), torch.randint(1, 11, (2, 5))
     given = spied(model, monkeypatch)
-    state = model.start(source)
+    fast = decoder(model)
+    state = fast.start(source)
     for token in torch.randint(1, 11, (4, 2)):
-        _, state = model.step(token, state)
+        _, state = fast.step(token, state)
     assert len(given) == 3
     assert all(memory is given[0] for memory in given)
 
@@ -166,8 +168,9 @@ def test_decoding_projects_the_memory_once(monkeypatch):
 def test_attention_drops_as_its_config_says_while_training_and_never_in_a_step():
     model, source = tiny(attention_dropout=0.9), torch.randint(1, 11, (2, 5))
     assert {part.dropout for part in model.modules() if isinstance(part, Attention)} == {0.9}
-    state, token = model.start(source), torch.tensor([1, 1])
-    first, second = (model.train().step(token, state)[0] for _ in range(2))
+    state, token = decoder(model).start(source), torch.tensor([1, 1])
+    fast = decoder(model.train())
+    first, second = (fast.step(token, state)[0] for _ in range(2))
     assert torch.equal(first, second)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from regard.config import load as load_run
 from regard.data.text.tokenizer import SpecialTokens
 from regard.decode import search
+from regard.decode.fast import decoder
 from regard.interop.hf import export_model, export_run, import_model, import_run
 from regard.models import FAMILIES
 
@@ -212,7 +213,7 @@ def test_greedy_answers_are_theirs(kind, tmp_path):
     how = {"do_sample": False, "max_new_tokens": 20, "eos_token_id": 1, "pad_token_id": both.pad}
     wanted = both.theirs.generate(source, attention_mask=real.long(), **how)
     first = source[:, -1] if both.family == "gpt" else both.pad
-    found = search.greedy(both.ours, source, torch.full((8,), 20), bos=first, eos=1)
+    found = search.greedy(decoder(both.ours), source, torch.full((8,), 20), bos=first, eos=1)
     skip = source.shape[1] if both.family == "gpt" else 1
     rows = [row[: row.index(1)] if 1 in row else row for row in wanted[:, skip:].tolist()]
     assert [one.tokens for one in found] == rows
@@ -226,10 +227,11 @@ def test_a_mask_that_is_not_given_is_that_of_the_padding(both):
     target, _ = sentences(5, 10, 1)
     mask = real[:, None, None]
     assert torch.equal(both.ours(source, target), both.ours(source, target, mask))
-    assert torch.equal(both.ours.encode(source), both.ours.encode(source, mask))
+    assert torch.equal(both.ours.encode(source)[0], both.ours.encode(source, mask)[0])
     assert not torch.allclose(both.ours(source, target), both.ours(source, target, torch.ones_like(mask)))
     token = target[:, 0]
-    stepped = both.ours.step(token, both.ours.start(source))[0]
+    steps = decoder(both.ours)
+    stepped = steps.step(token, steps.start(source))[0]
     torch.testing.assert_close(stepped, both.ours(source, target)[:, 0], **CLOSE)
 
 
@@ -281,7 +283,7 @@ def test_a_marian_whose_padding_is_never_an_answer_never_says_it(tmp_path):
     source, real = sentences(8, 12, 2, pad=96)
     how = {"do_sample": False, "max_new_tokens": 20, "eos_token_id": 1, "pad_token_id": 96}
     wanted = theirs.generate(source, attention_mask=real.long(), **how)[:, 1:].tolist()
-    found = search.greedy(ours, source, torch.full((8,), 20), bos=96, eos=1)
+    found = search.greedy(decoder(ours), source, torch.full((8,), 20), bos=96, eos=1)
     assert [one.tokens for one in found] == [row[: row.index(1)] if 1 in row else row for row in wanted]
     assert all(one.tokens and 96 not in one.tokens for one in found)
 

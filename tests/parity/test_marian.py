@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from regard.data.text.tokenizer import BOS, EOS, PAD
 from regard.decode import search
+from regard.decode.fast import decoder
 from regard.decode.search import Hypothesis
 from regard.layers.positions import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig
@@ -187,9 +188,9 @@ def our_answers(width: int, penalty: float, batch: int = 60) -> list[list[Hypoth
     for source in trial().split(batch):
         limits = torch.full((len(source),), LIMIT)
         if width == 1:
-            found += [[h] for h in search.greedy(model, source, limits, bos=BOS, eos=EOS, penalty=penalty)]
+            found += [[h] for h in search.greedy(decoder(model), source, limits, bos=BOS, eos=EOS, penalty=penalty)]
         else:
-            found += search.beam(model, source, limits, bos=BOS, eos=EOS, width=width, penalty=penalty)
+            found += search.beam(decoder(model), source, limits, bos=BOS, eos=EOS, width=width, penalty=penalty)
     return found
 
 

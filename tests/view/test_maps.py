@@ -9,6 +9,7 @@ from torch import nn
 from regard.config import DecodeConfig, Run
 from regard.data.text.batches import pad
 from regard.data.text.tokenizer import BOS, EOS, train_bpe
+from regard.decode.fast import decoder
 from regard.decode.translator import Translator
 from regard.layers.tap import watch
 from regard.models.transformer import Transformer, TransformerConfig
@@ -75,7 +76,9 @@ def test_a_row_is_the_look_that_chose_its_token(translator):
     tokenizer, model = translator.tokenizer, translator.model
     seen = look(translator, TEXT, layer=1, head=1)
     with watch(model) as first, torch.inference_mode():
-        model.step(torch.tensor([BOS]), model.start(pad(tokenizer.encode([TEXT]), tokenizer.special)))
+        (steps := decoder(model)).step(
+            torch.tensor([BOS]), steps.start(pad(tokenizer.encode([TEXT]), tokenizer.special))
+        )
     torch.testing.assert_close(torch.tensor(seen.weights[0]), first["decoder.0.cross"][0][0, 0, 0])
 
 

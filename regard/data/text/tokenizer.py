@@ -111,9 +111,8 @@ def _train_wordpiece(lines: Iterable[str], vocab: int, extra: Sequence[str]) -> 
     learnt = sorted(numbers, key=numbers.__getitem__)
     letters = [piece for piece in learnt if len(piece) == 1 and piece != "▁"]
     pieces = [piece[1:] if piece[0] == "▁" else f"##{piece}" for piece in learnt if piece != "▁"]
-    needed = dict.fromkeys(
-        [*BERTS, *(token for token in extra if token not in BERTS), *letters, *(f"##{c}" for c in letters)]
-    )
+    special = dict.fromkeys([*BERTS, *extra])
+    needed = dict.fromkeys([*special, *letters, *(f"##{c}" for c in letters)])
     chosen = list(dict.fromkeys([*needed, *pieces]))[: max(vocab, len(needed))]
     inner = tokenizers.Tokenizer(models.WordPiece({t: n for n, t in enumerate(chosen)}, unk_token=BERTS[UNK]))
     inner.normalizer, inner.pre_tokenizer = learner.normalizer, pre_tokenizers.BertPreTokenizer()
@@ -121,7 +120,7 @@ def _train_wordpiece(lines: Iterable[str], vocab: int, extra: Sequence[str]) -> 
     inner.post_processor = processors.TemplateProcessing(  # what other libraries put around a text; we do it in batches
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", BOS), ("[SEP]", EOS)]
     )
-    inner.add_special_tokens([*BERTS, *extra])
+    inner.add_special_tokens([*special])
     return Tokenizer(inner)
 
 
