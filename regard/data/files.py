@@ -45,9 +45,7 @@ def read_pieces(file: Path, max_len: int) -> Iterator[str]:
                 piece = line if whole else line[: _cut(line)]
                 if b"\0" in piece:
                     at = before + piece.index(0) + 1
-                    raise ValueError(
-                        f"{name} line {number} holds a zero byte, byte {at}: it is binary; give a text file"
-                    )
+                    raise ValueError(f"{name} line {number} has a zero byte, byte {at}: it is binary; give a text file")
                 try:
                     text = piece.decode("utf-8")
                 except UnicodeDecodeError as error:

@@ -144,9 +144,7 @@ def _augmented(store: ImageStore, rows: Ints, image: int, data: ImageData, seeds
 
 def _require_side(side: int, image: int) -> None:
     if side < image:
-        raise ValueError(
-            f"images of {side} pixels were stored, the model reads {image}; store them with {image} or more"
-        )
+        raise ValueError(f"images of {side} pixels were stored, the model reads {image}; store {image} or more")
 
 
 def _channels_first(images: Bytes) -> Tensor:

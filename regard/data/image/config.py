@@ -47,9 +47,7 @@ class ImageData:
             if not value > 0:
                 raise ValueError(f"{key} is {value}; use more than 0, and 1 or less")
         if self.mean and self.std and len(self.mean) != len(self.std):
-            raise ValueError(
-                f"mean has {len(self.mean)} numbers and std {len(self.std)}; give each one for every channel"
-            )
+            raise ValueError(f"mean has {len(self.mean)} numbers and std {len(self.std)}; give one for every channel")
         require_one_source(self.source, self.train, self.valid)
 
 
@@ -59,5 +57,5 @@ def require_unchanged(data: ImageData) -> None:
     for key in CHANGES:
         if getattr(data, key) != getattr(default, key):
             raise ValueError(
-                f"data.{key}={getattr(data, key)} is for image classification; image generation learns images unchanged"
+                f"data.{key}={getattr(data, key)} is for classification; generation reads images unchanged"
             )

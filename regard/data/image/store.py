@@ -118,9 +118,7 @@ def _store_split(
 ) -> ImageStore:  # fmt: skip
     side = resize_side(data, model.image) if labeled else model.image
     if side < model.image:
-        raise ValueError(
-            f"data.resize={side} is less than the {model.image} pixels that the model reads; use {model.image} or more"
-        )
+        raise ValueError(f"data.resize={side} is less than the model's {model.image} pixels; use {model.image} or more")
     if data.source and (split == "valid" or split in SOURCES[data.source].splits):
         source = named_source(data.source, split, model.channels)
     else:
@@ -138,9 +136,7 @@ def _own_source(
     """Images from own folders; a tenth of the training images is for validation if no other folder is given."""
     path = {"train": data.train, "valid": data.valid or data.train}.get(split, split)
     if not path:
-        raise ValueError(
-            f"no {split} data; give data.{split}=FOLDER, which holds a folder of images for each class, or data.source=NAME"
-        )
+        raise ValueError(f"no {split} data; give data.{split}=FOLDER with a folder for each class, or data.source=NAME")
     folder = Path(path).expanduser()
     if data.source and not folder.exists():
         has = SOURCES[data.source].splits

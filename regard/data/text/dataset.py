@@ -69,11 +69,9 @@ def prepare_text(
     """Prepare one plain text; `extra_tokens` are the mask token or the sentinels that the task needs."""
     require_kind(data, ("text",), task)
     train, valid = _find_splits(data)
-
-    def lines() -> Iterator[tuple[str]]:
-        return ((piece,) for piece in train.text())
-
-    tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, lines, "text in it", extra_tokens, progress, check)
+    tokenizer = _prepare_tokenizer(
+        data, tokenizer_file, train.name, lambda: zip(train.text()), "text in it", extra_tokens, progress, check
+    )
     stores = [encode_text_split(data, split, tokenizer, report, progress) for split in ("train", "valid")]
     return TextDataset(tokenizer, stores[0], stores[1], [], text_sample=_prompt(valid.text()))
 
@@ -85,12 +83,10 @@ def prepare_labeled(
     """Prepare labelled texts; the tokenizer is trained on the texts alone."""
     require_kind(data, ("labels",), task)
     train, _ = _find_splits(data)
-
-    def texts() -> Iterator[tuple[str]]:
-        return (pair[:1] for pair in train.pairs())
-
-    what = "text and class on each line"
-    tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, texts, what, (), progress, check)
+    tokenizer = _prepare_tokenizer(
+        data, tokenizer_file, train.name, lambda: (pair[:1] for pair in train.pairs()), "text and class on each line", (),
+        progress, check,
+    )  # fmt: skip
     labels = SOURCES[data.source].labels if data.source in SOURCES else _find_classes(train, report)
     stores = [encode_labeled_split(data, split, tokenizer, report, progress, labels) for split in ("train", "valid")]
     return TextDataset(tokenizer, stores[0], stores[1], _samples(data, tokenizer), labels)
@@ -136,7 +132,7 @@ def require_special(
         lacks = "<pad>"
     if lacks:
         raise ValueError(
-            f"the tokenizer {file} has no {lacks}, which task {task} needs; initialize from another run, or from none"
+            f"the tokenizer {file} has no {lacks}, which task {task} needs; init from another run, or none"
         )
 
 

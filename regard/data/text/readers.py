@@ -57,9 +57,7 @@ def _jsonl(file: Path, columns: str) -> Iterator[Pair]:
                 f"{file} line {number} needs text under {source!r} and {target!r}, it has {keys}; name its keys in data.columns"
             )
         if any("\ud800" <= character <= "\udfff" for character in left + right):
-            raise ValueError(
-                f"{file} line {number} holds half a character (a lone surrogate such as \\ud800); fix the JSON"
-            )
+            raise ValueError(f"{file} line {number} holds half a character (a surrogate such as \\ud800); fix the JSON")
         yield left, right
 
 
@@ -67,9 +65,7 @@ def _aligned(source: Path, target: Path) -> Iterator[Pair]:
     for number, (left, right) in enumerate(zip_longest(read_lines(source), read_lines(target)), 1):
         if left is None or right is None:
             short, long = (source, target) if left is None else (target, source)
-            raise ValueError(
-                f"{short} ends after line {number - 1}, {long} goes on; the two must have the same number of lines"
-            )
+            raise ValueError(f"{short} ends after line {number - 1}, {long} goes on; give files of the same length")
         yield left, right
 
 
@@ -95,6 +91,6 @@ def read_labeled(file: Path, names: Sequence[str]) -> Iterator[Pair]:
         label, *columns = line.split("\t")
         if not columns or not label.isdecimal() or int(label) >= len(names):
             raise ValueError(
-                f"{file} line {number} begins with {label!r}; wanted a class, 0 to {len(names) - 1}, a tab, and the text"
+                f"{file} line {number} has class {label!r}; wanted 0 to {len(names) - 1}, a tab, and the text"
             )
         yield ". ".join(columns), names[int(label)]

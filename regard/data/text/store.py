@@ -28,29 +28,22 @@ from regard.data.text.readers import Pair
 from regard.data.text.tokenizer import Tokenizer
 
 __all__ = [
-    "BLOCK",
-    "UNKNOWN",
-    "Ints",
-    "PairStore",
-    "Pool",
-    "TextStore",
-    "encode_labeled",
-    "encode_pairs",
-    "encode_text",
-]
+    "BLOCK", "UNKNOWN", "Ints", "PairStore", "Pool", "TextStore", "Tokens", "encode_labeled", "encode_pairs", "encode_text",
+]  # fmt: skip
 
 BLOCK = 4096  # pairs read together
 CHUNK = 1 << 18  # characters of a plain text encoded together
 UNKNOWN = "⁇"  # a word that a data set has removed; encoded as the unknown token
 
 Ints = npt.NDArray[np.int64]
+Tokens = npt.NDArray[np.unsignedinteger]
 Encoded = tuple[list[int], list[int]]  # source and target ids of a pair
 
 
 class Pool(NamedTuple):
     """Pairs in memory: one row of tokens, and the position of each pair in it."""
 
-    tokens: npt.NDArray[np.unsignedinteger]
+    tokens: Tokens
     starts: Ints  # position of each pair's source; its target follows
     sources: Ints  # length of each source
     targets: Ints  # length of each target
@@ -103,9 +96,7 @@ class TextStore:
         self.folder = folder
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
         self.digest: str = about["digest"]
-        self.tokens: npt.NDArray[np.unsignedinteger] = np.memmap(
-            folder / "tokens.bin", dtype=np.dtype(about["dtype"]), mode="r"
-        )
+        self.tokens: Tokens = np.memmap(folder / "tokens.bin", dtype=np.dtype(about["dtype"]), mode="r")
 
     def __len__(self) -> int:
         return len(self.tokens)

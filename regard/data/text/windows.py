@@ -12,22 +12,19 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from regard.data.position import BatchStream, DataPosition
 from regard.data.text.batches import PairBatch
 from regard.data.text.masking import corrupt_spans, mask_tokens
-from regard.data.text.store import Ints
+from regard.data.text.store import Ints, Tokens
 from regard.data.text.tokenizer import SpecialTokens
 
 __all__ = [
     "MaskedBatch", "WindowBatch", "all_masked_windows", "all_span_windows", "all_windows", "masked_windows",
     "span_windows", "windows",
 ]  # fmt: skip
-
-Tokens = npt.NDArray[np.unsignedinteger]
 
 VALID_SEED = 0  # evaluation masks the same tokens every time
 
@@ -130,9 +127,7 @@ def _order(
 ) -> Iterator[tuple[list[int], Ints, DataPosition]]:
     """For each batch: its random seed, the starts of its `size` windows, `stride` apart, and the position after it."""
     if total < length:
-        raise ValueError(
-            f"a text of {total:,} tokens has no window of {length}; give a longer text, or a smaller data.max_len"
-        )
+        raise ValueError(f"a text of {total:,} tokens has no window of {length}; give more text, or lower data.max_len")
     size = max(1, size)
     epoch, _, skip = position
     while True:
@@ -159,9 +154,7 @@ def _in_order(total: int, length: int, size: int) -> Iterator[tuple[Ints, int]]:
 
 def _between(length: int) -> int:
     if length < 3:
-        raise ValueError(
-            f"a window of {length} tokens has no room between its start and its end; use data.max_len=3 or more"
-        )
+        raise ValueError(f"a window of {length} tokens has no room between start and end; use data.max_len=3 or more")
     return length - 2
 
 

@@ -108,10 +108,10 @@ def test_a_geometric_operation_equals_that_of_pil_except_at_the_edge(name):
     side = x.shape[-1]
     for amount in AMOUNTS:
         numbers = matrix_of(name, amount, side)
-        seen = Image.new("L", (side, side), 255).transform(
+        inside = Image.new("L", (side, side), 255).transform(
             (side, side), Image.Transform.AFFINE, numbers, Image.Resampling.BILINEAR
         )
-        ring = np.pad(np.asarray(seen) == 255, 1)
+        ring = np.pad(np.asarray(inside) == 255, 1)
         windows = np.lib.stride_tricks.sliding_window_view(ring, (3, 3))
         inner = torch.from_numpy(windows.all((2, 3)))  # pixels that the edge has no part in
         for one, ours in zip(x, changed(x, name, amount), strict=True):

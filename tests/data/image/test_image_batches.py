@@ -94,12 +94,12 @@ def test_epochs_and_seeds_differ():
 ])  # fmt: skip
 def test_every_augmentation_is_applied_and_differs_between_epochs(how):
     images = store(1)
-    seen = torch.stack([epoch_of(images, how=how, epoch=epoch)[0].image[0] for epoch in range(12)])
+    read = torch.stack([epoch_of(images, how=how, epoch=epoch)[0].image[0] for epoch in range(12)])
     plain = to_model_input(images.images[:1], 8, how)[0]
     if how.mixup:  # a single image is mixed with itself
-        torch.testing.assert_close(seen, plain.expand_as(seen))
+        torch.testing.assert_close(read, plain.expand_as(read))
     else:
-        assert len(seen.unique(dim=0)) > (1 if how.flip else 5)
+        assert len(read.unique(dim=0)) > (1 if how.flip else 5)
 
 
 def test_every_batch_of_an_epoch_is_augmented_differently():
@@ -111,10 +111,10 @@ def test_every_batch_of_an_epoch_is_augmented_differently():
 
 def test_without_augmentation_training_and_evaluation_read_the_same_images():
     images = store()
-    seen = {number: image for one in epoch_of(images) for number, image in zip(which(one), one.image, strict=True)}
+    read = {number: image for one in epoch_of(images) for number, image in zip(which(one), one.image, strict=True)}
     for one in all_image_batches(images, 8, 5, PLAIN):
         for number, image in zip(which(one), one.image, strict=True):
-            assert torch.equal(image, seen[number])
+            assert torch.equal(image, read[number])
 
 
 def test_larger_stored_images_are_cropped_at_random_in_training_and_in_the_centre_otherwise():
@@ -123,8 +123,8 @@ def test_larger_stored_images_are_cropped_at_random_in_training_and_in_the_centr
     pieces = {(i, j): whole[:, i : i + 6, j : j + 6] for i in range(4) for j in range(4)}
     found = set()
     for epoch in range(150):
-        seen = epoch_of(images, image=6, epoch=epoch)[0].image[0]
-        found |= {offset for offset, piece in pieces.items() if torch.equal(seen, piece)}
+        read = epoch_of(images, image=6, epoch=epoch)[0].image[0]
+        found |= {offset for offset, piece in pieces.items() if torch.equal(read, piece)}
     assert found == set(pieces)
     assert torch.equal(next(all_image_batches(images, 6, 1, ALL)).image[0], pieces[1, 1])
 
@@ -210,10 +210,10 @@ def test_a_fraction_of_1_is_all_images():
 def test_a_fraction_is_a_random_subset_and_the_same_for_every_seed():
     images = store(200)
     how = ImageData(fraction=0.1)
-    seen = [sorted(n for one in epoch_of(images, seed=seed, how=how) for n in which(one)) for seed in (1, 2)]
-    assert seen[0] == seen[1] == stratified_fraction(images.labels, 0.1).tolist()
-    assert len(seen[0]) == 20
-    assert seen[0] != list(range(20))
+    read = [sorted(n for one in epoch_of(images, seed=seed, how=how) for n in which(one)) for seed in (1, 2)]
+    assert read[0] == read[1] == stratified_fraction(images.labels, 0.1).tolist()
+    assert len(read[0]) == 20
+    assert read[0] != list(range(20))
 
 
 def test_evaluation_reads_all_images_whatever_the_fraction():
@@ -224,9 +224,7 @@ def test_evaluation_reads_all_images_whatever_the_fraction():
 
 
 def test_images_that_are_too_small_are_refused():
-    with pytest.raises(
-        ValueError, match="images of 8 pixels were stored, the model reads 16; store them with 16 or more"
-    ):
+    with pytest.raises(ValueError, match="images of 8 pixels were stored, the model reads 16; store 16 or more"):
         next(image_batches(store(), 16, 5, 1, PLAIN))
     with pytest.raises(ValueError, match="images of 8 pixels were stored, the model reads 9"):
         next(all_image_batches(store(), 9, 5, PLAIN))
@@ -265,5 +263,5 @@ def test_a_wrong_value_is_refused_by_its_name(key, value, message):
 
 def test_mean_and_std_have_the_same_number_of_channels():
     assert ImageData(mean=[0.5, 0, 1], std=[0.2, 0.3, 1]).mean == [0.5, 0.0, 1.0]
-    with pytest.raises(ValueError, match="mean has 3 numbers and std 1; give each one for every channel"):
+    with pytest.raises(ValueError, match="mean has 3 numbers and std 1; give one for every channel"):
         ImageData(mean=[0.5] * 3, std=[0.2])

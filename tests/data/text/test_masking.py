@@ -83,8 +83,8 @@ def test_random_tokens_are_sampled_from_all_that_are_not_special(seed):
     text = np.full((100, 100), 9)
     shown, chosen = mask_tokens(text, SPECIAL, MASK, 12, rng, 1.0)
     assert chosen.all()
-    drawn = shown[(shown != MASK) & (shown != 9)]
-    assert set(drawn.tolist()) == {5, 6, 7, 8, 10, 11}
+    sampled = shown[(shown != MASK) & (shown != 9)]
+    assert set(sampled.tolist()) == {5, 6, 7, 8, 10, 11}
 
 
 def test_spans_have_three_tokens_on_average_and_all_lengths():
@@ -106,7 +106,7 @@ def test_there_are_never_more_spans_than_sentinels_for_them():
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_too_few_sentinels_are_refused(count):
-    with pytest.raises(ValueError, match=f"{count} sentinels cannot mark a span and its end; wanted <extra_id_0>"):
+    with pytest.raises(ValueError, match=f"{count} sentinels cannot mark a span and its end; use <extra_id_0>"):
         corrupt_spans(np.arange(5, 50), SENTINELS[:count], np.random.default_rng(0))
 
 

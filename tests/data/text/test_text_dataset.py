@@ -249,7 +249,7 @@ def test_several_files_make_one_text(tmp_path):
     assert found.tokenizer.decode(found.train.tokens.tolist()) == "one\ntwo"
 
 
-def test_a_mixture_is_learnt_and_shows_a_sample_of_each_set(sets, tmp_path):
+def test_a_mixture_is_encoded_and_shows_a_sample_of_each_set(sets, tmp_path):
     config = TextData(source="multi30k,sst2,agnews-small", prefixed=True, vocab=100)
     found, reports, _ = ready(config, tmp_path)
     assert found.train.pairs == 7
@@ -263,7 +263,7 @@ def test_a_mixture_is_learnt_and_shows_a_sample_of_each_set(sets, tmp_path):
     assert again.digest == found.valid.digest
 
 
-def test_a_further_split_is_encoded_as_its_task_reads_it(sets, tmp_path):
+def test_another_split_is_encoded_as_its_task_reads_it(sets, tmp_path):
     reports: list[str] = []
     found, _, _ = ready(TextData(source="wikitext-2", vocab=200), tmp_path, "masked_lm")
     test = encode_text_split(TextData(source="wikitext-2"), "test", found.tokenizer, reports.append)

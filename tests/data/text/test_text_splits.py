@@ -64,7 +64,7 @@ def test_valid_is_the_validation_split_of_the_named_set(cache):
      r"no set of copy,multi30k has pair 'en-da' \(did you mean 'en-de'"),
     (TextData(source="copy,reverse", text="tok"), "train", "no set of copy,reverse has text 'tok'; they have raw"),
     (TextData(source="multi30k", pair="en-da", prefixed=True), "train", r"no pair 'en-da' \(did you mean 'en-de'"),
-    (TextData(train="a.tsv", prefixed=True), "train", "data.prefixed is for named data sets; in files of your own write"),
+    (TextData(train="a.tsv", prefixed=True), "train", "data.prefixed is for named data sets; in own files write"),
 ])  # fmt: skip
 def test_an_unknown_set_or_split_is_named_with_the_nearest(config, split, message):
     with pytest.raises(ValueError, match=message):

@@ -253,7 +253,8 @@ def test_labelled_texts_are_encoded_anew_if_the_classes_are_others():
 
 
 def test_only_empty_labelled_texts_are_refused():
-    with pytest.raises(ValueError, match=r"no labelled text to use: 1 pairs .*; give a file with text and class"):
+    wanted = r"the texts holds no labelled text to use: 1 pairs .*; give a file with text and class"
+    with pytest.raises(ValueError, match=wanted):
         put_labels([("", "no")])
 
 

@@ -76,9 +76,7 @@ def test_evaluation_predicts_every_token_but_the_first_once(count, length, token
 
 
 def test_a_text_shorter_than_a_window_is_refused():
-    with pytest.raises(
-        ValueError, match=r"5 tokens has no window of 6; give a longer text, or a smaller data\.max_len"
-    ):
+    with pytest.raises(ValueError, match=r"5 tokens has no window of 6; give more text, or lower data\.max_len"):
         next(windows(np.arange(5, dtype=np.uint16), 5, 10, 0))
     with pytest.raises(ValueError, match="3 tokens has no window of 4"):
         next(masked_windows(np.arange(3, dtype=np.uint16), 6, 10, 0, TOKENS, SPECIAL, 1000))
