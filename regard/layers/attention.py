@@ -19,25 +19,16 @@ from regard.layers.shapes import join_heads, split_heads
 
 __all__ = ["Attention", "CosineAttention", "QKVWithoutKeyBias", "Tap", "attend", "attend_tapped"]
 
+Score = Callable[[Tensor, Tensor], Tensor]  # queries (..., Q, E) and keys (..., K, E) → scores (..., Q, K)
 Prepare = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # queries and keys (B, H, ·, E) → the same, to be compared
 Project = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]  # tokens → queries, keys and values (B, H, ·, E)
 Merge = Callable[[Tensor], Tensor]  # mixed values (B, H, Q, E) → tokens
 Tap = Callable[[Tensor], None]  # receives the weights (..., Q, K)
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float | None = None,
-    score: Callable[[Tensor, Tensor], Tensor] | None = None,
-    bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    dropout: float = 0.0,
-    need_weights: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, score: Score | None = None,
+           bias: Tensor | None = None, mask: Tensor | None = None, causal: bool = False, dropout: float = 0.0,
+           need_weights: bool = False) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Mix the values by how well their keys match each query.
 
     q (..., Q, E), k and v (..., K, E); `bias` and `mask` broadcast to (..., Q, K).
@@ -65,8 +56,8 @@ def attend(
 
 
 def attend_tapped(tap: Tap | None, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None,
-                  score: Callable[[Tensor, Tensor], Tensor] | None = None, bias: Tensor | None = None,
-                  mask: Tensor | None = None, causal: bool = False, dropout: float = 0.0) -> Tensor:  # fmt: skip
+                  score: Score | None = None, bias: Tensor | None = None, mask: Tensor | None = None,
+                  causal: bool = False, dropout: float = 0.0) -> Tensor:  # fmt: skip
     """`attend`, with the weights passed to `tap` if there is one: → (..., Q, E)."""
     mixed, weights = attend(q, k, v, scale=scale, score=score, bias=bias, mask=mask, causal=causal, dropout=dropout,
                             need_weights=tap is not None)  # fmt: skip

@@ -64,12 +64,12 @@ def test_two_continuations_change_neither_each_other_nor_their_prefix(seed, batc
     first = [random_keys_values(seed + 100 + i, batch, length) for i, length in enumerate(left)]
     second = [random_keys_values(seed + 200 + i, batch, length) for i, length in enumerate(right)]
     start = filled(*prefix)
-    one, other = start, start
+    left_cache, right_cache = start, start
     for i in range(max(len(first), len(second))):  # in turn
-        one = one.add(first[i]) if i < len(first) else one
-        other = other.add(second[i]) if i < len(second) else other
-    holds(one, joined(*prefix, *first))
-    holds(other, joined(*prefix, *second))
+        left_cache = left_cache.add(first[i]) if i < len(first) else left_cache
+        right_cache = right_cache.add(second[i]) if i < len(second) else right_cache
+    holds(left_cache, joined(*prefix, *first))
+    holds(right_cache, joined(*prefix, *second))
     holds(start, joined(*prefix))
 
 

@@ -257,16 +257,18 @@ def test_the_test_sentences_are_diverse():
     """Outputs of many lengths, most ended and some cut at the limit, nearly all different; and beams find others."""
     greedy, beam = marian_outputs(1, 1.0), marian_outputs(WIDTH, 1.0)
     for outputs in (greedy, beam):
-        assert len({len(one[0]) for one in outputs.tokens}) >= 8
-        assert len({tuple(one[0]) for one in outputs.tokens}) > SENTENCES * 0.8
+        assert len({len(n_best[0]) for n_best in outputs.tokens}) >= 8
+        assert len({tuple(n_best[0]) for n_best in outputs.tokens}) > SENTENCES * 0.8
         assert SENTENCES * 0.5 < outputs.ended < SENTENCES
     assert sum(a[0] != b[0] for a, b in zip(greedy.tokens, beam.tokens, strict=True)) > SENTENCES * 0.2
 
 
 def test_greedy_outputs_equal_marians():
     mine, theirs = our_outputs(1, 1.0), marian_outputs(1, 1.0)
-    assert [one[0].tokens for one in mine] == [one[0] for one in theirs.tokens]
-    torch.testing.assert_close([one[0].score for one in mine], [s[0] for s in theirs.scores], rtol=1e-6, atol=1e-5)
+    assert [n_best[0].tokens for n_best in mine] == [n_best[0] for n_best in theirs.tokens]
+    torch.testing.assert_close(
+        [n_best[0].score for n_best in mine], [s[0] for s in theirs.scores], rtol=1e-6, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("penalty", [1.0, 0.6, 0.0])
@@ -293,6 +295,6 @@ def test_beam_outputs_equal_those_of_a_plain_uncached_search():
 
 def test_the_length_penalty_matters():
     """Otherwise the three penalties would be one test."""
-    best = {penalty: [one[0].tokens for one in our_outputs(WIDTH, penalty)] for penalty in (1.0, 0.6, 0.0)}
+    best = {penalty: [n_best[0].tokens for n_best in our_outputs(WIDTH, penalty)] for penalty in (1.0, 0.6, 0.0)}
     for a, b in ((1.0, 0.6), (0.6, 0.0)):
         assert sum(x != y for x, y in zip(best[a], best[b], strict=True)) > SENTENCES * 0.02
