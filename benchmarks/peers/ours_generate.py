@@ -1,4 +1,4 @@
-"""regard's side of generate_speed.py: tokens in, tokens out, as in `TextGenerator.stream`, on a model as `regard.load` opens it."""
+"""regard's side of generate_speed.py: tokens in, tokens out, as in `TextGenerator.stream`, on a model from `regard.load`."""
 
 import importlib.metadata
 from pathlib import Path

@@ -127,7 +127,7 @@ def _make_run(imported: ImportedModel, name: str, licence: str, data: Mapping[st
         name=re.sub(r"[^\w.+-]", "-", name).lstrip(".") or family,
         family=family,
         model=imported.config,
-        task="class" if imported.table.text and _classes(imported) else FAMILIES[family].tasks[0],
+        task="class" if imported.table.text and getattr(imported.config, "classes", 0) else FAMILIES[family].tasks[0],
         untrained=",".join(imported.untrained),
         data=build("data", DataConfig, data),
         decode=build("decode", DecodeConfig, {key: value for key, value in beam.items() if value is not None}),
@@ -188,15 +188,11 @@ def _preprocessing(run: Run) -> ImagePreprocessing:
                               data.std or default)  # fmt: skip
 
 
-def _classes(imported: ImportedModel) -> int:
-    return getattr(imported.config, "classes", 0)
-
-
 def _labels(imported: ImportedModel) -> list[str]:
     """The names of the classes, in order; LABEL_n for a class without a name."""
     id2label = imported.checkpoint.get("id2label")
     known = {str(i): str(label) for i, label in id2label.items()} if isinstance(id2label, dict) else {}
-    labels = [known.get(str(i), f"LABEL_{i}") for i in range(_classes(imported))]
+    labels = [known.get(str(i), f"LABEL_{i}") for i in range(getattr(imported.config, "classes", 0))]
     for i, label in enumerate(labels):
         if label.splitlines() != [label] or not label.strip():
             raise ValueError(f"config.json has id2label {i} = {label!r}; wanted a name on one line, as in labels.txt: "
