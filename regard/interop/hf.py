@@ -192,15 +192,11 @@ def _preprocessing(run: Run) -> ImagePreprocessing:
                               data.std or default)  # fmt: skip
 
 
-def _classes(imported: ImportedModel) -> int:
-    return getattr(imported.config, "classes", 0)
-
-
 def _labels(imported: ImportedModel) -> list[str]:
     """The names of the classes, in order; LABEL_n for a class without a name."""
     id2label = imported.checkpoint.get("id2label")
     known = {str(i): str(label) for i, label in id2label.items()} if isinstance(id2label, dict) else {}
-    labels = [known.get(str(i), f"LABEL_{i}") for i in range(_classes(imported))]
+    labels = [known.get(str(i), f"LABEL_{i}") for i in range(getattr(imported.config, "classes", 0))]
     for i, label in enumerate(labels):
         if label.splitlines() != [label] or not label.strip():
             raise ValueError(f"config.json has id2label {i} = {label!r}; wanted a name on one line, as in labels.txt: "
