@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from regard.config import DataConfig, Run
 from regard.data.text.tokenizer import train_tokenizer
 from regard.decode import search
-from regard.decode.writer import TextGenerator, _until
+from regard.decode.fast import decoder
 from regard.models.gpt import GPT, GPTConfig
+from regard.tasks.language_model import TextGenerator, _until
 
 TEXT = "to be, or not to be:\nthat is the question.\n"
 law = settings(max_examples=40)
@@ -22,7 +23,9 @@ def writer(kind: str = "characters", max_len: int = 40) -> TextGenerator:
     model = GPT(config).eval()
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.5)
-    return TextGenerator(model, tokenizer, Run("tiny", "gpt", config, task="next", data=DataConfig(tokenizer=kind)))
+    return TextGenerator(
+        model, tokenizer, Run("tiny", "gpt", config, task="language_model", data=DataConfig(tokenizer=kind))
+    )
 
 
 one = writer()
@@ -124,7 +127,7 @@ def test_what_cannot_be_written_is_refused_in_one_line(prompt, how, wanted):
 def test_all_places_can_be_used():
     ids = one.tokenizer.encode(["to be"])[0]
     source, wanted = torch.tensor([ids]), list(ids)
-    said = search.stream(one.model, source, search.argmax, bos=source[:, -1], limit=36)
+    said = search.stream(decoder(one.model), source, search.argmax, bos=source[:, -1], limit=36)
     for token in said:
         wanted.append(int(one.model(torch.tensor([wanted]))[0, -1].argmax()))
         assert token == wanted[-1]

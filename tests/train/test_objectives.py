@@ -13,9 +13,10 @@ from torch import Tensor
 
 from regard.data.text.batches import PairBatch
 from regard.data.text.tokenizer import BOS, EOS, PAD
+from regard.decode.fast import decoder
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.tasks.loss import ROWS, linear_cross_entropy, translate
 from regard.train import objectives
-from regard.train.objectives import ROWS, linear_cross_entropy, translate
 
 VOCAB = 40
 
@@ -163,9 +164,10 @@ def test_the_parallel_loss_equals_the_loss_of_one_step_at_a_time(tied):
     _, nll = translate(net, PairBatch(padded(sources), padded(targets)), 0.1)
     total = 0.0
     for source, target in zip(sources, targets, strict=True):  # alone, so without padding
-        state = net.start(torch.tensor([source]))
+        steps = decoder(net)
+        state = steps.start(torch.tensor([source]))
         for token, following in pairwise(target):
-            logits, state = net.step(torch.tensor([token]), state)
+            logits, state = steps.step(torch.tensor([token]), state)
             total -= logits.log_softmax(-1)[0, following].item()
     assert nll.item() == pytest.approx(total, rel=1e-11)
 

@@ -250,7 +250,7 @@ def test_a_second_training_in_the_same_folder_is_refused_in_one_line_by_all(trai
         output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode not in (0, None)
     [line] = [line for line in errors.splitlines() if line.startswith("regard: ")]
-    assert line.startswith(f"regard: {run} holds a run already; go on with --resume")
+    assert line.startswith(f"regard: {run} holds a run already; continue with --resume")
     assert output == ""
     assert all(torch.equal(weights(run)[name], before[name]) for name in before)
 
