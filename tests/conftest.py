@@ -19,11 +19,7 @@ from regard.cli import main
 hypothesis.settings.register_profile("regard", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("regard")
 
-FIRST = (
-    "test_readme",
-    "test_resume",
-    "test_parallel",
-)  # the longest, so that no worker is left alone with one at the end
+FIRST = ("test_readme", "test_resume", "test_parallel")  # the longest: none is left for the end
 TOGETHER = ("test_resume", "test_parallel", "test_marian")  # each has a fixture that takes longer than its tests
 
 
