@@ -1,6 +1,6 @@
 """How does the cost grow?  With the length of a text, with the size of a model, and with the number of processes.
 
-    python benchmarks/scale.py --repeats 3 --longest 8192
+    python benchmarks/scale.py --repeats 3 --max-len 8192
 
 Attention: one layer, forward and backward, fused as in training and explicit as while its weights are looked at; the
 bar is memory of the fused path that grows no faster than length ** 1.1.  Training: `regard train`'s own step on one batch
@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 from rig import Peer, Spread, Worker
 
-from regard.config import DataConfig
-from regard.data.text.dataset import find_split
+from regard.data.text.config import TextData
+from regard.data.text.splits import find_split
 
 PATHS = ("fused", "explicit")
 SHORTEST, FIT_FROM = 128, 1024  # tokens; below, fixed costs hide how the cost grows
@@ -222,7 +222,7 @@ def processes(folder: Path, repeats: int) -> dict[str, Any]:
 
 def own_files(folder: Path) -> list[str]:
     """Multi30k as files of one's own, with few held-out pairs: only training is measured, not the scores at its end."""
-    config = DataConfig(source="multi30k", pair="en-de", text="raw")
+    config = TextData(source="multi30k", pair="en-de", text="raw")
     for split, count in (("train", None), ("valid", 8)):
         pairs = islice(find_split(config, split).pairs(), count)
         text = "".join(f"{source}\t{target}\n" for source, target in pairs)
@@ -270,7 +270,7 @@ def main() -> None:
     """Measure, print and save one part after the other."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--repeats", type=int, default=5)
-    options.add_argument("--longest", type=int, default=8192, help="tokens")
+    options.add_argument("--max-len", type=int, default=8192, help="tokens")
     asked = options.parse_args()
     result: dict[str, Any] = {}
     parts = {

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,6 @@ from regard.cli.options import Beam, Device, DrawingFile, Head, Json, Layer, Run
 
 if TYPE_CHECKING:
     from regard.tasks.image_classification import ImageClassifier
-    from regard.tasks.image_generation import ImageGenerator
     from regard.tasks.load import TextPredictor
     from regard.view.cost import ImageCost, Part
 
@@ -40,21 +38,22 @@ def show(
 
     regard show runs/fashion-vit boot.png
     """
+    from regard.tasks.image_classification import ImageClassifier
+    from regard.tasks.image_generation import ImageGenerator
     from regard.tasks.load import load
     from regard.view.draw import check_file
 
     if out:
         check_file(out)
     predictor = load(run, device)
-    draw: dict[str, Callable[..., None]] = {"text": _show_text, "image": _show_image, "nothing": _refuse}
-    draw[predictor.INPUT](predictor, what, out, layer, head, beam)
-
-
-def _refuse(generator: "ImageGenerator", *_: object) -> None:
-    run = generator.run.name
-    raise ValueError(
-        f"{run} generates images and takes none; see what it generates: regard generate runs/{run} --out samples.png"
-    )
+    if isinstance(predictor, ImageGenerator):
+        raise ValueError(
+            f"{run} generates images and takes none; see what it generates: regard generate {run} --out samples.png"
+        )
+    if isinstance(predictor, ImageClassifier):
+        _show_image(predictor, what, out, layer, head, beam)
+    else:
+        _show_text(predictor, what, out, layer, head, beam)
 
 
 def _show_text(predictor: "TextPredictor", text: str, out: Path | None, layer: int | None, head: int | None,

@@ -150,7 +150,7 @@ class Translator:
         _check_options(width, n_best, size, penalty, temperature, top_k, top_p, seed)
         if tokens is not None and tokens < 1:
             raise ValueError(f"answers of {tokens} tokens; ask for 1 or more")
-        sources = [text if isinstance(text, list) else self.encode([text])[0] for text in texts]
+        sources = [ids for ids in texts if isinstance(ids, list)] or self.encode(texts)  # type: ignore[arg-type]
         for number, ids in enumerate(sources, first):
             self.require_short(ids, number)
         sampling = None if temperature is None else Sampling(temperature, top_k, top_p, seed)

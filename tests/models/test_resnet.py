@@ -10,7 +10,8 @@ import torch.nn.functional as F
 import transformers
 from torch import nn
 
-from regard.interop.resnet_names import THEIRS_RESNET
+from regard.interop.resnet import FAMILY
+from regard.interop.tables import Checkpoint
 from regard.layers.conv import ConvNorm, fold_batch_norms
 from regard.layers.tap import watch
 from regard.models.resnet import SIZES, GatedAttention, ResNet, ResNetConfig
@@ -48,14 +49,14 @@ def both(**sizes: object) -> tuple[nn.Module, ResNet]:
     """Theirs, and ours with their weights, by the table of names."""
     torch.manual_seed(0)
     theirs = with_statistics(transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes)))
-    table, weights = THEIRS_RESNET["resnet"], dict(theirs.state_dict())
-    config = table.config(theirs.config.to_dict(), weights)
+    table, weights, described = FAMILY, dict(theirs.state_dict()), theirs.config.to_dict()
+    config = table.parse_config(Checkpoint(described, weights))
     ours, used = ResNet(config).eval(), set()
     state = ours.state_dict()
-    for names in table.names(config):
-        assert len(names.theirs) == 1
-        state.pop(names.ours).copy_(weights[names.theirs[0]])
-        used |= {*names.theirs}
+    for names in table.map_tensors(config):
+        assert len(names.hf) == 1
+        state.pop(names.ours).copy_(weights[names.hf[0]])
+        used |= {*names.hf}
     assert not state  # every tensor of ours was loaded
     assert all(name.endswith(table.ignored) for name in weights.keys() - used)  # and every tensor of theirs used
     return theirs, ours
@@ -94,21 +95,21 @@ def test_logits_equal_hugging_face_s_at_the_size_of_resnet_50():
 
 
 def test_an_exported_config_is_imported_again_as_it_was():
-    table, config = THEIRS_RESNET["resnet"], ResNetConfig(dim=8, dims=[8, 16], depths=[1, 2], block="basic", classes=7)
+    table, config = FAMILY, ResNetConfig(dim=8, dims=[8, 16], depths=[1, 2], block="basic", classes=7)
     described = table.describe(config)
-    assert table.config(described, {"classifier.1.weight": torch.zeros(7, 16)}) == config
+    assert table.parse_config(Checkpoint(described, {"classifier.1.weight": torch.zeros(7, 16)})) == config
     assert transformers.ResNetConfig(**described).num_labels == 7
 
 
 @pytest.mark.parametrize("changes", [{"attention": [1], "heads": 1, "stem": "imagenet"}, {"stem": "cifar"}], ids=str)
 def test_a_model_that_hugging_face_lacks_is_not_exported(changes):
     with pytest.raises(ValueError, match=r"this resnet has .* Hugging Face's has"):
-        THEIRS_RESNET["resnet"].describe(ResNetConfig(**{**SMALL, **changes}))
+        FAMILY.describe(ResNetConfig(**{**SMALL, **changes}))
 
 
 def test_a_checkpoint_with_the_stride_in_the_first_convolution_is_refused():
     with pytest.raises(ValueError, match="downsample_in_bottleneck = True; regard's model has False"):
-        THEIRS_RESNET["resnet"].config({"downsample_in_bottleneck": True}, {})
+        FAMILY.parse_config(Checkpoint({"downsample_in_bottleneck": True}, {}))
 
 
 # Attention

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.decode.fast import column_major
 from regard.interop import weights as interop
-from regard.interop.swin_names import THEIRS_SWIN
+from regard.interop.swin import V1, V2
 from regard.layers import linear
 from regard.layers.attention import QKVWithoutKeyBias
 from regard.layers.biases import relative_position_index
@@ -50,7 +50,7 @@ def with_large_weights(model: nn.Module) -> Any:
 
 @pytest.fixture
 def known(monkeypatch):
-    monkeypatch.setattr(interop, "THEIRS", {**interop.THEIRS, **THEIRS_SWIN})
+    monkeypatch.setattr(interop, "HF_FAMILIES", {"swin": V1, "swinv2": V2})
 
 
 def imported(theirs: Any, folder: Path) -> Swin:
@@ -94,7 +94,7 @@ def test_the_advice_for_an_image_that_windows_do_not_tile_names_sizes_that_they_
 def test_every_size_has_the_parameters_of_hugging_face_s_model(name):
     config = SIZES[name]
     kind, model = THEIRS[config.version]
-    described = THEIRS_SWIN["swin"].describe(config)
+    described = V1.describe(config)
     with torch.device("meta"):
         ours, theirs = Swin(config), model(kind(**described))
     idle = sum(len(part.bias) // 3 for part in ours.modules() if isinstance(part, QKVWithoutKeyBias))  # biases of keys

@@ -14,7 +14,7 @@ glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc
 
 MEASURED = """
 import contextlib, resource, torch
-from regard.train.malloc import kept
+from regard.train.malloc import keep_freed
 
 def state_tensors():  # MiB
     with open("/proc/self/statm") as numbers:
@@ -29,7 +29,7 @@ def freed():  # MiB more than at the start: while there is a tensor of 64, and w
 start = state_tensors()
 freed()
 for error in (False, True):
-    with contextlib.suppress(ZeroDivisionError), kept():
+    with contextlib.suppress(ZeroDivisionError), keep_freed():
         freed()
         if error:
             1 / 0

@@ -22,6 +22,7 @@ COPY = ("train", "copy", "model.dim=16", "model.heads=2", "data.pairs=300", "tra
         "train.save_every=1000", "train.log_every=1", "train.warmup=4", "train.average=1")  # fmt: skip
 EVEN, DROPS = "model.dropout=0.0", "model.dropout=0.3"
 ALONE = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "TERM": "dumb"}
+PATIENCE = 600  # seconds until a process counts as hanging, on any machine
 
 
 @contextmanager
@@ -127,7 +128,7 @@ class Trained:
         ]
         (home / "orders.json").write_text(json.dumps(orders))
         with torchrun(__file__, home) as process:
-            _, errors = process.communicate(timeout=100)
+            _, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, errors
         self.names = [name for name, some in ORDERS.items() for _ in some]
 
@@ -228,11 +229,11 @@ def test_if_one_is_asked_to_stop_both_do_after_the_same_step_and_go_on_to_the_sa
 def test_a_torchrun_asked_to_stop_leaves_a_checkpoint_to_go_on_from(lock_folder, tmp_path, number):
     run = tmp_path / "run"
     with torchrun("-m", "regard", *COPY, EVEN, "train.steps=100000", "--out", run) as process:
-        patience = time.monotonic() + 60
+        patience = time.monotonic() + PATIENCE
         while process.poll() is None and not (run / "log.jsonl").exists() and time.monotonic() < patience:
             time.sleep(0.05)
         process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode not in (0, None)
     [saved] = (run / "checkpoints").iterdir()
     step = int(saved.name.removeprefix("step-"))
@@ -246,7 +247,7 @@ def test_a_second_training_in_the_same_folder_is_refused_in_one_line_by_all(trai
     run = trained.home / "whole"
     before = weights(run)
     with torchrun("-m", "regard", *COPY, "--out", run) as process:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode not in (0, None)
     [line] = [line for line in errors.splitlines() if line.startswith("regard: ")]
     assert line.startswith(f"regard: {run} holds a run already; continue with --resume")

@@ -20,7 +20,7 @@ RECIPE = f"""
 dim = 16
 heads = 2
 depth = 1
-widen = 2
+mlp_ratio = 2
 dropout = 0.2  # so that the random state matters
 
 [data]
@@ -30,7 +30,7 @@ vocab = 60
 
 [train]
 steps = {STEPS}
-tokens = 64
+batch_tokens = 64
 lr = 0.01
 warmup = 10
 log_every = 1
@@ -39,7 +39,7 @@ save_every = {SAVE_EVERY}
 average = 3
 
 [decode]
-beam = 1
+beam_size = 1
 """
 ALONE = {**dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
          "TOKENIZERS_PARALLELISM": "false", "TERM": "dumb"}  # fmt: skip
@@ -123,7 +123,7 @@ def bench(tmp_path_factory):
     bench = Bench(tmp_path_factory.mktemp("resume"))
     yield bench
     bench.server.stdin.close()
-    assert bench.server.wait(10) == 0
+    assert bench.server.wait(100) == 0
     bench.server.stdout.close()
 
 
@@ -145,7 +145,7 @@ def kill_at_random(bench: Bench, number: int) -> list[int]:
     max_len = bench.whole(*changes)["seconds"]
     for _ in range(rng.randint(1, 3)):
         ended = bench.train(run, *changes, after=rng.uniform(0, max_len))
-        if ended["status"] == 0 and not saved:  # faster than thought: it must be killed at least once
+        while ended["status"] == 0 and not saved:  # faster than the uninterrupted run: it must be killed at least once
             shutil.rmtree(run)
             max_len /= 2
             ended = bench.train(run, *changes, after=rng.uniform(0, max_len))
