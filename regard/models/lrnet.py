@@ -92,9 +92,8 @@ class LocalRelation(nn.Module):
     neighbourhoods are gathered and go through `attend`; else `LocalAttention` computes the same without gathering.
     """
 
-    def __init__(
-        self, inputs: int, outputs: int, kernel: int, channels_per_head: int, score: ScalarScore, stride: int = 1
-    ):
+    def __init__(self, inputs: int, outputs: int, kernel: int, channels_per_head: int, score: ScalarScore,
+                 stride: int = 1):  # fmt: skip
         super().__init__()
         self.kernel, self.score, self.stride = kernel, score, stride
         self.heads = -(-outputs // channels_per_head)
