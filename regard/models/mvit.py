@@ -184,19 +184,16 @@ class PoolingAttention(nn.Module):
         self.bias = DecomposedPositionBias(width, finer, before) if c.positions == "relative" else None
         self.tap: Tap | None = None
 
-    def query_grid(self, grid: Grid) -> Grid:
-        """Rows and columns of its queries and output, for tokens on this grid."""
-        return grid[0] // self.strides[0], grid[1] // self.strides[0]
-
-    def key_grid(self, grid: Grid) -> Grid:
-        """Rows and columns of its keys, for tokens on this grid."""
-        return grid[0] // self.strides[1], grid[1] // self.strides[1]
+    def pooled_grids(self, grid: Grid) -> tuple[Grid, Grid]:
+        """Rows and columns of its queries (and so of its output) and of its keys, for tokens on this grid."""
+        (rows, columns), (queries, keys) = grid, self.strides
+        return (rows // queries, columns // queries), (rows // keys, columns // keys)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """(B, T, D) → (B, Q, inner)."""
         q, k, v = split_heads(self.qkv(x), self.heads, 3)  # (B, H, T, E)
         q, k, v = self.pool_q(q, grid), self.pool_k(k, grid), self.pool_v(v, grid)  # (B, H, Q, E), (B, H, K, E) twice
-        bias = None if self.bias is None else self.bias(q, self.query_grid(grid), self.key_grid(grid))  # (B, H, Q, K)
+        bias = None if self.bias is None else self.bias(q, *self.pooled_grids(grid))  # (B, H, Q, K)
         mixed = attend_tapped(self.tap, q, k, v, bias=bias)  # (B, H, Q, E)
         return self.out(join_heads(mixed + q if self.residual else mixed))  # (B, Q, inner)
 
@@ -255,15 +252,11 @@ class MViT(nn.Module):
                 nn.init.zeros_(part.bias)
 
     def grids(self, height: int, width: int) -> dict[str, tuple[Grid, Grid]]:
-        """Query grid and key grid of each attention, by module name, for an image of this size in pixels.
-
-        The weights from `watch` have a row for each position of the first and a column for each of the second, row by row, after
-        those of a class token.
-        """
+        """Grids of queries and of keys of each attention, by module name, for an image of this size in pixels."""
         grid, grids = (height // self.config.patch, width // self.config.patch), {}
         for index, block in enumerate(self.blocks):
-            grids[f"blocks.{index}.attn"] = block.attn.query_grid(grid), block.attn.key_grid(grid)
-            grid = block.attn.query_grid(grid)
+            grids[f"blocks.{index}.attn"] = block.attn.pooled_grids(grid)
+            grid, _ = block.attn.pooled_grids(grid)
         return grids
 
     def encode(self, x: Tensor) -> Tensor:
@@ -280,7 +273,7 @@ class MViT(nn.Module):
             x = x + self.positions(*grid)
         for block in self.blocks:
             x = block(x, grid)  # (B, Q, out)
-            grid = block.attn.query_grid(grid)
+            grid, _ = block.attn.pooled_grids(grid)
         return x
 
     def forward(self, x: Tensor) -> Tensor:
