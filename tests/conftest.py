@@ -19,8 +19,9 @@ from regard.cli import main
 hypothesis.settings.register_profile("regard", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("regard")
 
-FIRST = ("test_readme", "test_resume", "test_parallel")  # the longest: none is left for the end
-TOGETHER = ("test_resume", "test_parallel", "test_marian")  # each has a fixture that takes longer than its tests
+FIRST = ("test_readme", "test_resume", "test_disk_faults", "test_parallel")  # the longest: none is left for the end
+# Each of these has a fixture that takes longer than its tests.
+TOGETHER = ("test_resume", "test_disk_faults", "test_parallel", "test_marian")
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook
