@@ -44,8 +44,8 @@ def test_an_incomplete_head_is_refused_and_a_missing_one_is_on_the_card(tmp_path
 
 
 @pytest.mark.parametrize(("kind", "untrained"), [
-    ("BertModel", "lm_head"), ("BertForMaskedLM", "pooler"), ("BertForPreTraining", ""),
-    ("BertForSequenceClassification", "lm_head"),
+    ("BertModel", ("lm_head",)), ("BertForMaskedLM", ("pooler",)), ("BertForPreTraining", ()),
+    ("BertForSequenceClassification", ("lm_head",)),
 ])  # fmt: skip
 def test_a_head_that_a_checkpoint_lacks_is_not_exported(kind, untrained, tmp_path):
     theirs = bert_with_tokenizer(tmp_path / "theirs", kind)

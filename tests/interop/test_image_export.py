@@ -15,7 +15,6 @@ from image_checkpoints import (
     same_weights,
 )
 from PIL import Image
-from regard.decode.classifier import ImageClassifier
 
 from regard.interop.hf import export_run, import_run
 from regard.models import load_model
@@ -23,6 +22,7 @@ from regard.models.mvit import MViTConfig
 from regard.models.vit import ViTConfig
 from regard.run_folder import RunFolder
 from regard.tasks import read_run
+from regard.tasks.image_classification import ImageClassifier
 from regard.tasks.load import load as open_run
 
 

@@ -44,12 +44,14 @@ def test_export_then_import_restores_the_run(exported, tmp_path):
     plan = read_run(tmp_path / "again" / "run.toml")
     family, _, task, tokens = OURS[kind]
     assert (plan.name, plan.family, plan.data.tokenizer) == ("again", family, tokens)
-    assert plan.task == ("translate" if task == "spans" else task)
+    assert plan.task == ("translation" if task == "span_corruption" else task)
     opened = open_run(tmp_path / "again", device="cpu")
     assert opened.tokenizer.encode(TEXT) == Tokenizer.load(run / "tokenizer.json").encode(TEXT)
     assert "imported by regard 1.2.3" in (tmp_path / "again" / "README.md").read_text()
     labels = tmp_path / "again" / "labels.txt"
-    assert (labels.read_text() if labels.exists() else "") == ("bad\nvery good\n" if task == "class" else "")
+    assert (labels.read_text() if labels.exists() else "") == (
+        "bad\nvery good\n" if task == "text_classification" else ""
+    )
 
 
 def test_no_temporary_folder_is_left(exported):
@@ -96,7 +98,7 @@ def test_a_pipeline_generates_the_same_text(tmp_path, monkeypatch):
         "the cat", do_sample=False, max_new_tokens=12, return_full_text=False
     )
     assert output[0]["generated_text"]
-    assert output[0]["generated_text"] == open_run(run, device="cpu").write("the cat", tokens=12, temperature=0)
+    assert output[0]["generated_text"] == open_run(run, device="cpu").generate("the cat", tokens=12, temperature=0)
 
 
 def test_a_pipeline_ranks_masked_tokens_alike(tmp_path):
@@ -109,7 +111,7 @@ def test_a_pipeline_ranks_masked_tokens_alike(tmp_path):
     filled = open_run(run, device="cpu").fill("the [MASK] sat.", top=97)
     ours = {
         prediction.text: prediction.probability
-        for prediction in filled.guesses[0]
+        for prediction in filled.predictions[0]
         if not prediction.text.startswith("##")
     }
     ranked = [output["token_str"] for output in outputs]
@@ -149,7 +151,7 @@ def test_generate_gives_the_same_output(kind, tmp_path):
 @pytest.mark.parametrize(("key", "value"), [("norm", "pre"), ("positions", "learned"), ("tied", False)])
 def test_exporting_a_transformer_unlike_marian_names_the_key(key, value, tmp_path, monkeypatch):
     config = TransformerConfig(**TINY, **{**MARIAN, key: value})
-    monkeypatch.setitem(OURS, "other", ("transformer", config, "translate", "bpe"))
+    monkeypatch.setitem(OURS, "other", ("transformer", config, "translation", "bpe"))
     run = make_run(tmp_path / "run", "other")
     with pytest.raises(
         ValueError, match=rf"^this transformer has {key} = {value!r}; .*train it with model\.{key}=\w+$"
