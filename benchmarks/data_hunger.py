@@ -16,11 +16,10 @@ from rich.console import Console
 from rich.table import Table
 from rig import say
 
-from regard.config import load
-from regard.decode.folder import load as open_run
-from regard.models import FAMILIES
+from regard.tasks import read_run
+from regard.tasks.load import load as open_run
+from regard.tasks.metrics import score_split
 from regard.train.loop import fit
-from regard.train.metrics import score_split
 
 STEPS = 1000
 SHARES = (0.01, 0.1, 1.0)
@@ -52,7 +51,7 @@ def reach(recipe: str, share: float, asked: Any) -> float:
     """Accuracy on the test pictures."""
     changes = (*ALIKE, f"data.fraction={share}", f"train.steps={asked.steps}", f"train.warmup={asked.steps // 10}",
                f"train.eval_every={asked.steps}", f"train.save_every={asked.steps}")  # fmt: skip
-    done = fit(load(recipe, changes, FAMILIES), asked.runs / f"{recipe}-{share}", fresh=True)
+    done = fit(read_run(recipe, changes), asked.runs / f"{recipe}-{share}", fresh=True)
     accuracy = score_split(open_run(done.folder), "test")[0].value
     say(f"{recipe}, {share:.0%}: {accuracy:.1f} % after {done.minutes:.1f} minutes")
     return accuracy

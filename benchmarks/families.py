@@ -18,11 +18,10 @@ from rich.console import Console
 from rich.table import Table
 from rig import say
 
-from regard.config import load
-from regard.decode.folder import load as open_run
-from regard.models import FAMILIES
+from regard.tasks import read_run
+from regard.tasks.load import load as open_run
+from regard.tasks.metrics import score_split
 from regard.train.loop import fit
-from regard.train.metrics import score_split
 from regard.view.cost import image_cost
 
 RECIPES = ("resnet", "attention-cnn", "lrnet", "vit", "swin", "mvit")
@@ -53,7 +52,7 @@ def train(recipe: str, minutes: float, runs: Path) -> dict[str, Any]:
     say(f"{recipe}: {1000 * seconds:.0f} ms a step, {steps:,} steps")
     changes = (f"train.steps={steps}", f"train.warmup={min(300, steps // 10)}", f"train.eval_every={steps}",
                f"train.save_every={steps}")  # fmt: skip
-    done = fit(load(recipe, changes, FAMILIES), runs / recipe, fresh=True)
+    done = fit(read_run(recipe, changes), runs / recipe, fresh=True)
     opened = open_run(done.folder)
     accuracy = score_split(opened, "test")[0].value
     size = image_cost(opened.run.family, opened.run.model).whole.parameters
@@ -81,9 +80,9 @@ def time_steps(recipe: str, folder: Path) -> float:
     changes = (f"train.steps={2 * TRIED}", f"train.log_every={TRIED}", f"train.eval_every={4 * TRIED}",
                f"train.save_every={4 * TRIED}")  # fmt: skip
     start = time.monotonic()
-    done = fit(load(recipe, changes, FAMILIES), folder, fresh=True)
+    done = fit(read_run(recipe, changes), folder, fresh=True)
     say(f"{recipe}: timed in {time.monotonic() - start:.0f} s")
-    return load(recipe, (), FAMILIES).train.images / float(logged(done.folder)[-1]["tokens_per_s"])
+    return read_run(recipe, ()).train.images / float(logged(done.folder)[-1]["tokens_per_s"])
 
 
 def show(rows: list[dict[str, Any]], minutes: float) -> None:

@@ -151,9 +151,7 @@ def draw_translation(row: Any, questions: list[dict[str, Any]]) -> None:
         alone = any(bar.mark for bar in bars)
         draw_bars(axes, bars, ",.1f" if alone else ",.0f", max(map(len, panels)))
         axes.set_title("Translation, one sentence at a time" if alone else "Translation, all sentences at once")
-        axes.set_xlabel(
-            "ms a sentence, p50 and | p95, lower is better" if alone else "sentences/s, higher is better"
-        )
+        axes.set_xlabel("ms a sentence, p50 and | p95, lower is better" if alone else "sentences/s, higher is better")
 
 
 # ---- scale.png

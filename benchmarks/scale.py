@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 from rig import Peer, Spread, Worker
 
-from regard.config import DataConfig
-from regard.data.text.dataset import find_split
+from regard.data.text.config import TextData
+from regard.data.text.splits import find_split
 
 PATHS = ("fused", "explicit")
 SHORTEST, FIT_FROM = 128, 1024  # tokens; below, fixed costs hide how the cost grows
@@ -222,7 +222,7 @@ def processes(folder: Path, repeats: int) -> dict[str, Any]:
 
 def own_files(folder: Path) -> list[str]:
     """Multi30k as files of one's own, with few held-out pairs: only training is measured, not the scores at its end."""
-    config = DataConfig(source="multi30k", pair="en-de", text="raw")
+    config = TextData(source="multi30k", pair="en-de", text="raw")
     for split, count in (("train", None), ("valid", 8)):
         pairs = islice(find_split(config, split).pairs(), count)
         text = "".join(f"{source}\t{target}\n" for source, target in pairs)

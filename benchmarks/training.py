@@ -22,9 +22,9 @@ import rig
 from rich.console import Console
 from rich.table import Table
 
-from regard.config import DataConfig
-from regard.data.text.batches import PairBatch, batches
-from regard.data.text.dataset import prepare
+from regard.data.text.batches import PairBatch, pair_batches
+from regard.data.text.config import TextData
+from regard.data.text.dataset import prepare_pairs
 from regard.data.text.tokenizer import BOS, EOS, PAD, UNK
 from regard.models.transformer import SIZES
 from regard.train.optim import inverse_square_root
@@ -56,11 +56,11 @@ def shape_of(size: str, dropout: float = 0.1) -> dict[str, Any]:
 
 def stream(folder: Path, tokens: int, count: int) -> list[PairBatch]:
     """The first batches of Multi30k, as `regard train multi30k` meets them."""
-    config = DataConfig(source="multi30k", pair="en-de", text="raw", vocab=VOCAB)
-    corpus = prepare(config, "translate", folder / "tokenizer.json", rig.say, lambda what, done: None)
+    config = TextData(source="multi30k", pair="en-de", text="raw", vocab=VOCAB)
+    corpus = prepare_pairs(config, folder / "tokenizer.json", rig.say, lambda what, done: None)
     if corpus.tokenizer.vocab != VOCAB:
         raise ValueError(f"the tokenizer has {corpus.tokenizer.vocab:,} tokens; wanted {VOCAB:,}")
-    return [batch for batch, _ in islice(batches(corpus.train, corpus.tokenizer.special, tokens, seed=1), count)]
+    return [make() for make, _ in islice(pair_batches(corpus.train, corpus.tokenizer.special, tokens, seed=1), count)]
 
 
 def typical(found: list[PairBatch], count: int) -> list[PairBatch]:

@@ -29,10 +29,10 @@ from torch import Tensor
 
 import regard
 from regard.data.text.batches import pad
-from regard.data.text.dataset import find_split
+from regard.data.text.splits import find_split
 from regard.data.text.tokenizer import BOS, EOS
 from regard.decode import search
-from regard.train.metrics import score
+from regard.tasks.metrics import score
 
 RUN = Path("runs/bench-small")
 TRAIN = ["multi30k", "model=small", "model.norm=post", "model.dropout=0.2", "data.vocab=10000", "train.lr=2e-3",
@@ -84,9 +84,7 @@ def stages(side: str, alone: bool) -> list[list[dict[str, Any]]]:
     if side == "regard":
         return [[{}]] if alone else [[{"batch": size} for size in (64, 128, 256)]]
     if side == "transformers":
-        return (
-            [[{"threads": n} for n in sorted({1, cores})]] if alone else [[{"batch": n} for n in (32, 64, 128)]]
-        )
+        return [[{"threads": n} for n in sorted({1, cores})]] if alone else [[{"batch": n} for n in (32, 64, 128)]]
     if alone:
         return [[{"inter_threads": 1, "intra_threads": n} for n in sorted({1, cores})]]
     first = {"max_batch_size": 32, "batch_type": "examples"}

@@ -77,12 +77,11 @@ def regard(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> Cal
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder after ten steps of training: complete, but it has learned next to nothing."""
-    from regard.config import load
-    from regard.models import FAMILIES
+    from regard.tasks import read_run
     from regard.train.loop import fit
 
     folder = tmp_path_factory.mktemp("runs") / "small"
-    fit(load("reverse", (*SMALL, "train.steps=10"), FAMILIES), folder)
+    fit(read_run("reverse", (*SMALL, "train.steps=10")), folder)
     return folder
 
 
@@ -98,8 +97,7 @@ def minilm() -> Path:
 @pytest.fixture(scope="session")
 def text_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs `gpt`, `bert`, `classes`, `t5`, `spans`: complete, after four steps of training each."""
-    from regard.config import load
-    from regard.models import FAMILIES
+    from regard.tasks import read_run
     from regard.train.loop import fit
 
     home = tmp_path_factory.mktemp("text-runs")
@@ -110,9 +108,9 @@ def text_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     few = ("data.max_len=24", "train.steps=4", "train.batch_tokens=200", "decode.beam_size=1", "data.source=")
     text = (*few, f"data.train={home}/text.txt", f"data.valid={home}/text.txt")
     pairs = (*few, f"data.train={home}/rows.tsv", f"data.valid={home}/rows.tsv")
-    fit(load("shakespeare-gpt", (*shape, *text, "model.max_len=24"), FAMILIES), home / "gpt")
-    fit(load("wikitext-bert", (*shape, *text, "model.max_len=32"), FAMILIES), home / "bert")
-    fit(load("sst2", (*pairs, f"init={home}/bert"), FAMILIES), home / "classes")
-    fit(load("t5-multitask", (*shape, *pairs, "data.pair=", "data.prefixed=false"), FAMILIES), home / "t5")
-    fit(load("wikitext-t5", (*shape, *text), FAMILIES), home / "spans")
+    fit(read_run("shakespeare-gpt", (*shape, *text, "model.max_len=24")), home / "gpt")
+    fit(read_run("wikitext-bert", (*shape, *text, "model.max_len=32")), home / "bert")
+    fit(read_run("sst2", (*pairs, f"init={home}/bert")), home / "classes")
+    fit(read_run("t5-multitask", (*shape, *pairs, "data.pair=", "data.prefixed=false")), home / "t5")
+    fit(read_run("wikitext-t5", (*shape, *text)), home / "spans")
     return home

@@ -45,7 +45,7 @@ def test_a_file_that_is_not_an_image_is_refused_in_one_line(regard, trained, tmp
     result = regard("classify", trained, tmp_path / "no.png")
     assert result.code == 2
     assert result.err.count("\n") == 1
-    assert "no.png is no picture that can be read" in result.err
+    assert "no.png is not a readable image" in result.err
 
 
 def test_the_results_before_an_unreadable_image_are_printed(regard, trained, photos, tmp_path):
@@ -74,7 +74,7 @@ def test_score_takes_a_folder_and_refuses_a_missing_one(regard, trained, photos)
 def test_invalid_data_is_refused_before_a_folder_is_made(regard, photos, tmp_path):
     for words, wanted in (
         ((), "no train data; give data.train=FOLDER"),
-        (("data.source=sst2",), "data.source=sst2 is no set of pictures"),
+        (("data.source=sst2",), "data.source=sst2 is not a set of images"),
         (("data.source=cifar",), "did you mean 'cifar10'?"),
         ((f"data.train={photos}/day",), "holds no folders"),
         (

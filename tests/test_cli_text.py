@@ -264,7 +264,7 @@ def test_a_resumed_run_keeps_its_task_and_its_initialization(regard, text_runs, 
     shutil.copytree(text_runs / "classes", tmp_path / "run")
     how = ("train", "sst2", "--out", tmp_path / "run", "--resume")
     assert_refused(regard(*how, "init=elsewhere"), "--resume may change train and decode keys only")
-    assert_refused(regard(*how, "task=masked"), "--resume may change train and decode keys only")
+    assert_refused(regard(*how, "task=masked_lm"), "--resume may change train and decode keys only")
 
 
 def test_a_checkpoint_of_another_library_must_be_imported_first(regard, tmp_path):

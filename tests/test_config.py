@@ -4,13 +4,14 @@ import dataclasses
 
 import pytest
 
-from regard.config import load, recipes, to_toml
+from regard.config import recipes, to_toml
 from regard.models import FAMILIES
+from regard.tasks import read_run
 
 
 @pytest.mark.parametrize("name", recipes())
 def test_every_recipe_loads_and_its_header_begins_with_its_command(name):
-    run = load(name, (), FAMILIES)
+    run = read_run(name, ())
     assert run.name == name
     header = recipes()[name].read_text(encoding="utf-8").splitlines()
     assert header[0].startswith(f"# regard train {name}")
@@ -19,9 +20,9 @@ def test_every_recipe_loads_and_its_header_begins_with_its_command(name):
 
 @pytest.mark.parametrize("name", recipes())
 def test_a_written_run_reads_back_equal(name, tmp_path):
-    run = load(name, ["train.lr=0.25", "data.columns=en,de"], FAMILIES)
+    run = read_run(name, ["train.lr=0.25", "data.columns=en,de"])
     (tmp_path / "run.toml").write_text(to_toml(run), encoding="utf-8")
-    assert load(str(tmp_path / "run.toml"), (), FAMILIES) == run
+    assert read_run(str(tmp_path / "run.toml"), ()) == run
 
 
 def test_changes_go_on_top_of_the_recipe_and_the_last_one_wins():
@@ -73,7 +74,7 @@ def test_a_size_is_the_papers_until_a_key_changes_it():
 
 
 def test_a_run_is_frozen():
-    run = load("reverse", (), FAMILIES)
+    run = read_run("reverse", ())
     with pytest.raises(dataclasses.FrozenInstanceError):
         run.train.steps = 3
 
@@ -90,10 +91,10 @@ def test_a_run_is_frozen():
 )
 def test_a_wrong_value_says_the_key_and_what_came(change, message):
     with pytest.raises(ValueError, match=message):
-        load("reverse", [change], FAMILIES)
+        read_run("reverse", [change])
 
 
 def test_a_toml_file_that_is_none_is_refused(tmp_path):
     (tmp_path / "x.toml").write_text("steps = = 3", encoding="utf-8")
     with pytest.raises(ValueError, match="is not TOML"):
-        load(str(tmp_path / "x.toml"), (), FAMILIES)
+        read_run(str(tmp_path / "x.toml"), ())

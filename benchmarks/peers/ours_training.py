@@ -14,8 +14,8 @@ from worker import Training, parameters, serve_training
 
 from regard.data.text.batches import PairBatch
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.tasks.loss import translate
 from regard.train import memory
-from regard.train.objectives import translate
 from regard.train.optim import adam
 from regard.version import VERSION
 

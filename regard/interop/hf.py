@@ -19,19 +19,19 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from regard.config import DataConfig, DecodeConfig, Run, build, to_toml
-from regard.config import load as load_run
+from regard.config import DecodeConfig, Run, build, tasks_of, to_toml
 from regard.data.files import sync_folder, write_atomic
-from regard.data.image.dataset import resize_side
+from regard.data.image.store import resize_side
 from regard.data.text.tokenizer import Tokenizer
-from regard.decode.folder import read_labels
 from regard.interop import weights
 from regard.interop.image_processor import PROCESSOR, ImagePreprocessing, describe_processor, read_processor
 from regard.interop.sentence_transformers import POOLING, read_max_len
 from regard.interop.tables import TextFormat
 from regard.interop.tokenizer import add_special_tokens, describe_tokenizer, read_tokenizer_for
 from regard.interop.weights import GENERATION, ImportedModel, export_model, import_model
-from regard.models import FAMILIES, describe, load_model, read_config, saved_tensors
+from regard.models import FAMILIES, load_model, read_config, saved_tensors
+from regard.run_folder import RunFolder
+from regard.tasks import TASKS, read_run
 from regard.version import VERSION
 
 __all__ = ["export_model", "export_run", "fetch", "import_model", "import_run"]
@@ -78,16 +78,16 @@ def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -
 def export_run(folder: Path, to: Path) -> None:
     """Convert a run to a folder for `AutoModel`, `AutoTokenizer` or `AutoImageProcessor`, and pipelines."""
     run = _read_run(folder)
-    family, config, untrained = run.family, run.model, _untrained(run)
+    family, config, untrained, files_of_run = run.family, run.model, run.untrained, RunFolder(folder)
     hf = weights.describe_config(family, config, untrained)  # refuses an unsupported model before anything else is read
     with _create_whole(to) as part:
         model = load_model(folder)
-        if labels := read_labels(folder):
+        if labels := files_of_run.read_labels():
             names = dict(enumerate(labels))
             hf |= {"id2label": names, "label2id": {label: i for i, label in names.items()}}
         if text := weights.family_of(family, config).text:
-            files = _text_files(folder, run, text, hf)
-            write_atomic(part / "tokenizer.json", add_special_tokens(folder / "tokenizer.json", text).encode())
+            files = _text_files(files_of_run.tokenizer, run, text, hf)
+            write_atomic(part / "tokenizer.json", add_special_tokens(files_of_run.tokenizer, text).encode())
         else:
             files = {"config.json": hf, PROCESSOR: describe_processor(_preprocessing(run))}
         for name, content in files.items():
@@ -97,39 +97,41 @@ def export_run(folder: Path, to: Path) -> None:
 
 def _write_run(folder: Path, imported: ImportedModel, run: Run, tokenizer: Tokenizer | None, version: str,
                card: str) -> None:  # fmt: skip
+    files = RunFolder(folder)
     if tokenizer:
-        tokenizer.save(folder / "tokenizer.json")
-    config = describe(run.family, imported.config, version)
-    write_atomic(folder / "model.safetensors", save(saved_tensors(imported.model)))
-    write_atomic(folder / "config.json", json.dumps(config, indent=1).encode())
-    write_atomic(folder / "run.toml", to_toml(run).encode())
+        tokenizer.save(files.tokenizer)
+    write_atomic(files.weights, save(saved_tensors(imported.model)))
+    files.describe(run.family, dataclasses.asdict(imported.config), version)
     if labels := _labels(imported):
-        write_atomic(folder / "labels.txt", "".join(f"{label}\n" for label in labels).encode())
-    write_atomic(folder / "README.md", card.encode())
+        files.write_labels(labels)
+    write_atomic(files.card, card.encode())
+    write_atomic(files.run, to_toml(run).encode())
 
 
 def _read_run(folder: Path) -> Run:
     family, config = read_config(folder)
-    file = folder / "run.toml"
-    run = load_run(str(file), (), FAMILIES) if file.exists() else Run(folder.name, family, config)
+    files = RunFolder(folder)
+    run = read_run(files.run) if files.started else Run(folder.name, family, config, data=_default_data(family))
     return dataclasses.replace(run, family=family, model=config)
 
 
-def _untrained(run: Run) -> tuple[str, ...]:
-    return tuple(filter(None, run.untrained.split(",")))
+def _default_data(family: str) -> object:
+    return TASKS[tasks_of(FAMILIES[family], TASKS)[0]].data()
 
 
 def _make_run(imported: ImportedModel, name: str, licence: str, data: Mapping[str, object]) -> Run:
     """The run.toml of a checkpoint: enough to continue training, and to predict as the checkpoint does."""
     family, hf = imported.table.family, imported.checkpoint
+    classes = _classes(imported) > 0
+    task = next(name for name in tasks_of(FAMILIES[family], TASKS) if ("classifier" in TASKS[name].trains) == classes)
     beam = {"beam_size": hf.get("num_beams") or 1, "length_penalty": hf.get("length_penalty")}
     return Run(
         name=re.sub(r"[^\w.+-]", "-", name).lstrip(".") or family,
         family=family,
         model=imported.config,
-        task="class" if imported.table.text and _classes(imported) else FAMILIES[family].tasks[0],
-        untrained=",".join(imported.untrained),
-        data=build("data", DataConfig, data),
+        task=task,
+        untrained=imported.untrained,
+        data=build("data", TASKS[task].data, data),
         decode=build("decode", DecodeConfig, {key: value for key, value in beam.items() if value is not None}),
         licence=licence,
     )
@@ -160,9 +162,11 @@ def _text_data(imported: ImportedModel, text: TextFormat, tokenizer: Tokenizer, 
     return {"tokenizer": text.tokenizer, "vocab": tokenizer.vocab, "max_len": max_len}
 
 
-def _text_files(folder: Path, run: Run, text: TextFormat, hf: dict[str, object]) -> dict[str, dict[str, object]]:
+def _text_files(
+    tokenizer_file: Path, run: Run, text: TextFormat, hf: dict[str, object]
+) -> dict[str, dict[str, object]]:
     """The JSON files of a text model."""
-    tokenizer, max_len = Tokenizer.load(folder / "tokenizer.json"), getattr(run.model, "max_len", MAX_LEN)
+    tokenizer, max_len = Tokenizer.load(tokenizer_file), getattr(run.model, "max_len", MAX_LEN)
     ids: dict[str, object] = {**weights.special_token_ids(tokenizer.special, text)}
     files = {"config.json": hf | ids, "tokenizer_config.json": describe_tokenizer(tokenizer, text, max_len)}
     beam = {"num_beams": run.decode.beam_size, "length_penalty": run.decode.length_penalty,

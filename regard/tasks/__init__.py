@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from regard.config import Run, build_run, read_tables
+from regard.config import Run, Tables, build_run, read_tables
 from regard.models import FAMILIES
 from regard.tasks import (
     finetuning,
@@ -18,7 +18,9 @@ from regard.tasks import (
 )
 from regard.tasks.task import Task
 
-__all__ = ["TASKS", "read_run", "task_of"]
+__all__ = ["TASKS", "make_run", "read_run", "task_of"]
+
+STARTED = "run"  # the name of run.toml: of a run that has taken over all that `init` decides
 
 TASKS: dict[str, Task[Any, Any, Any, Any]] = {
     "translation": translation.TASK,
@@ -37,8 +39,13 @@ def task_of(run: Run) -> Task[Any, Any, Any, Any]:
 
 
 def read_run(what: str | Path, changes: Iterable[str] = ()) -> Run:
-    """Read a recipe by name, or a TOML file, and put `table.key=value` changes on top; `init` is resolved."""
+    """Read a recipe by name, or a TOML file, and put `table.key=value` changes on top."""
     changes = tuple(changes)
     name, tables = read_tables(what, changes, FAMILIES)
-    base = finetuning.inherit(tables, changes, FAMILIES, TASKS) if tables.get("init") and name != "run" else None
+    return build_run(name, tables, FAMILIES, TASKS) if name == STARTED else make_run(name, tables, changes)
+
+
+def make_run(name: str, tables: Tables, changes: Iterable[str] = ()) -> Run:
+    """Make a new run of the tables of a TOML file; one with `init` takes over what that decides."""
+    base = finetuning.inherit(tables, changes, FAMILIES, TASKS, read_run) if tables.get("init") else None
     return build_run(name, tables, FAMILIES, TASKS, base)

@@ -5,13 +5,12 @@ All that `init` means is here: which keys it decides, which stay free, and how w
 
 import dataclasses
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from regard import tasks as registry
 from regard.config import COUNTED, Family, Learns, Run, Tables, tasks_of
 from regard.models import load_weights, read_config
 from regard.run_folder import RunFolder
@@ -22,8 +21,9 @@ FREE = ("dropout", "attention_dropout", "drop_path")  # model keys that a fine-t
 NEW_HEAD = "classifier."  # weights that are always initialized anew
 
 
-def inherit(tables: Tables, changes: Iterable[str], families: Mapping[str, Family], tasks: Mapping[str, Learns]) -> Any:
-    """Put what `init` decides into the tables of a run; → the model config to start from."""
+def inherit(tables: Tables, changes: Iterable[str], families: Mapping[str, Family], tasks: Mapping[str, Learns],
+            read: Callable[[Path], Run]) -> Any:  # fmt: skip
+    """Put what `init` decides into the tables of a run; → the model config to start from.  `read` reads a run.toml."""
     init = RunFolder(str(tables["init"]))
     family, config = read_config(init.path)
     model, default = tables.get("model", {}), families[family].sizes
@@ -39,7 +39,7 @@ def inherit(tables: Tables, changes: Iterable[str], families: Mapping[str, Famil
             raise ValueError(
                 f"{key} and init={init.path} were both given; the model and its preprocessing are those of init"
             )
-    before = registry.read_run(init.run)
+    before = read(init.run)
     tables["model"] = {"family": family, **{key: model[key] for key in FREE if key in model}}
     decided = {key: getattr(config if key in COUNTED else before.data, key) for key in inherited}
     tables["data"] = {**tables.get("data", {}), **decided}

@@ -6,10 +6,10 @@ import json
 import pytest
 import tokenizers
 import torch
+from regard.decode.reader import Reader
 
 from regard.config import DecodeConfig, Run
 from regard.data.text.tokenizer import Tokenizer, train_tokenizer
-from regard.decode.reader import Reader
 from regard.models.bert import BERT, BERTConfig
 
 TEXTS = ["the cat sat on the mat", "a dog", "the mat", "", "the cat and the dog sat on a mat " * 3]
@@ -25,7 +25,10 @@ def reader() -> Reader:
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.3)
     return Reader(
-        model, tokenizer, Run("tiny", "bert", config, task="class", decode=DecodeConfig(batch_size=2)), LABELS
+        model,
+        tokenizer,
+        Run("tiny", "bert", config, task="text_classification", decode=DecodeConfig(batch_size=2)),
+        LABELS,
     )
 
 
@@ -53,7 +56,7 @@ def test_a_vector_is_the_mean_of_its_tokens_made_one_long(reader):
 @pytest.fixture(scope="module")
 def guesser(reader) -> Reader:
     """The same model, said to have been trained on hidden words."""
-    return dataclasses.replace(reader, run=dataclasses.replace(reader.run, task="masked"), labels=())
+    return dataclasses.replace(reader, run=dataclasses.replace(reader.run, task="masked_lm"), labels=())
 
 
 def test_one_that_was_not_trained_to_guess_says_so(reader, guesser):

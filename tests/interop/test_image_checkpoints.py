@@ -17,10 +17,8 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import load_file, save, save_file
 from torch import nn
 
-from regard.config import DataConfig, Run, from_tables, load, to_toml
+from regard.config import DataConfig, Run, make_run, to_toml
 from regard.data.image.io import resize_square
-from regard.decode.classifier import ImageClassifier
-from regard.decode.folder import load as open_run
 from regard.interop.hf import export_run, import_model, import_run
 from regard.interop.image_processor import ImagePreprocessing, describe_processor, read_processor
 from regard.interop.resnet import FAMILY as RESNET
@@ -30,6 +28,9 @@ from regard.models.mvit import MViTConfig
 from regard.models.resnet import ResNetConfig
 from regard.models.swin import SwinConfig
 from regard.models.vit import ViTConfig
+from regard.tasks import read_run
+from regard.tasks.image_classification import ImageClassifier
+from regard.tasks.load import load as open_run
 from regard.train.loop import fit
 
 DATA = Path(os.environ.get("REGARD_DATA", "nowhere"))
@@ -125,7 +126,7 @@ def test_a_run_that_went_there_and_back_is_the_same_and_opens(exported, tmp_path
     kind, run, theirs = exported
     import_run(theirs, tmp_path / "again", "1.2.3")
     assert same(load_model(tmp_path / "again"), load_model(run))
-    plan = load(str(tmp_path / "again" / "run.toml"), (), FAMILIES)
+    plan = read_run(str(tmp_path / "again" / "run.toml"), ())
     assert (plan.name, plan.family, plan.task, plan.untrained) == ("again", OURS[kind][0], "image", "")
     assert (plan.data.mean, plan.data.std) == (MEAN, STD)
     assert isinstance(open_run(tmp_path / "again", device="cpu"), ImageClassifier)
@@ -182,7 +183,7 @@ def test_a_grey_model_is_exported_with_one_mean(tmp_path, monkeypatch):
     wanted = open_run(run, device="cpu").read(np.asarray(grey)[:, :, None])
     torch.testing.assert_close(there(grey, return_tensors="pt").pixel_values, wanted, rtol=0, atol=1e-5)
     import_run(tmp_path / "theirs", tmp_path / "again")
-    plan = load(str(tmp_path / "again" / "run.toml"), (), FAMILIES)
+    plan = read_run(str(tmp_path / "again" / "run.toml"), ())
     assert (plan.data.mean, plan.data.std) == ([0.3], [0.5])
 
 
@@ -259,7 +260,9 @@ def test_of_a_long_strip_only_the_middle_is_scaled():
 
 def test_of_a_resnet_the_shorter_side_is_meant(tmp_path):
     processor(tmp_path)
-    assert read_processor(tmp_path, RESNET.image_processor, 3) == ImagePreprocessing(28, 32, "crop", "bicubic", MEAN, STD)
+    assert read_processor(tmp_path, RESNET.image_processor, 3) == ImagePreprocessing(
+        28, 32, "crop", "bicubic", MEAN, STD
+    )
 
 
 @pytest.mark.parametrize(("keys", "said"), [
@@ -358,7 +361,7 @@ def some_flowers(home: Path) -> list[Path]:
 def test_a_vit_without_classes_says_so_and_goes_back_without(kind, photos, tmp_path):
     theirs = their_vit(tmp_path / "theirs", kind, encoder_stride=7)
     import_run(theirs, tmp_path / "run")
-    assert load(str(tmp_path / "run" / "run.toml"), (), FAMILIES).untrained == "classifier"
+    assert read_run(str(tmp_path / "run" / "run.toml"), ()).untrained == "classifier"
     assert "no weights for classes: these are randomly initialized" in (tmp_path / "run" / "README.md").read_text()
     with pytest.raises(ValueError, match=r"^this model has learnt no classes; train it on some: regard train "):
         open_run(tmp_path / "run", device="cpu").classify(photos)
@@ -371,7 +374,7 @@ def test_a_vit_without_classes_says_so_and_goes_back_without(kind, photos, tmp_p
     assert all(torch.equal(after[name], before[name]) for name in after)
     import_run(tmp_path / "back", tmp_path / "again")
     assert same(load_model(tmp_path / "again"), load_model(tmp_path / "run"))  # at random, but alike each time
-    assert load(str(tmp_path / "again" / "run.toml"), (), FAMILIES).untrained == "classifier"
+    assert read_run(str(tmp_path / "again" / "run.toml"), ()).untrained == "classifier"
 
 
 def test_a_resnet_without_classes_goes_there_and_back_too(tmp_path):
@@ -379,7 +382,7 @@ def test_a_resnet_without_classes_goes_there_and_back_too(tmp_path):
     loud(transformers.ResNetModel(config)).save_pretrained(tmp_path / "theirs")
     processor(tmp_path / "theirs")
     import_run(tmp_path / "theirs", tmp_path / "run")
-    plan = load(str(tmp_path / "run" / "run.toml"), (), FAMILIES)
+    plan = read_run(str(tmp_path / "run" / "run.toml"), ())
     assert (plan.untrained, plan.model.image) == ("classifier", 28)  # which its config.json does not say
     export_run(tmp_path / "run", tmp_path / "back")
     _, info = transformers.ResNetModel.from_pretrained(tmp_path / "back", output_loading_info=True)
@@ -418,7 +421,7 @@ def test_a_vit_without_classes_learns_some(tmp_path):
     tables = {"model": {"family": "vit", "dim": 16, "heads": 2, "depth": 2}, "init": str(tmp_path / "vit"),
               "data": {"train": str(tmp_path / "photos")},
               "train": {"steps": 30, "batch_size": 6, "lr": 0.01, "warmup": 3, "device": "cpu"}}  # fmt: skip
-    fit(from_tables("new", tables, FAMILIES), tmp_path / "run")
+    fit(make_run("new", tables), tmp_path / "run")
     opened = open_run(tmp_path / "run", device="cpu")
     files = [tmp_path / "photos" / label / "1.png" for label in ("red", "blue")]
     assert [guess.text for [guess] in opened.classify(files)] == ["red", "blue"]

@@ -15,9 +15,8 @@ import transformers
 from safetensors.torch import load_file, save, save_file
 from torch import nn
 
-from regard.config import Run, load, to_toml
+from regard.config import Run, to_toml
 from regard.data.text.tokenizer import BOS, EOS, PAD, Tokenizer, train_tokenizer
-from regard.decode.folder import load as open_run
 from regard.interop.hf import export_run, fetch, import_model, import_run
 from regard.interop.tokenizer import read_tokenizer
 from regard.models import FAMILIES, describe, load_model, saved_tensors
@@ -25,6 +24,8 @@ from regard.models.bert import BERTConfig
 from regard.models.gpt import GPTConfig
 from regard.models.t5 import T5Config
 from regard.models.transformer import TransformerConfig
+from regard.tasks import read_run
+from regard.tasks.load import load as open_run
 
 TEXT = [
     "the cat sat on the mat.",
@@ -88,7 +89,7 @@ def test_a_run_that_went_there_and_back_is_the_same_and_opens(exported, tmp_path
     assert same(load_model(tmp_path / "again"), load_model(run))
     said = json.loads((tmp_path / "again" / "config.json").read_text())
     assert said["regard_version"] == "1.2.3"
-    plan = load(str(tmp_path / "again" / "run.toml"), (), FAMILIES)
+    plan = read_run(str(tmp_path / "again" / "run.toml"), ())
     family, _, task, tokens = OURS[kind]
     assert (plan.name, plan.family, plan.data.tokenizer) == ("again", family, tokens)
     assert plan.task == ("translate" if task == "spans" else task)
@@ -376,7 +377,7 @@ def test_half_a_head_is_refused_and_none_is_said_on_the_card(tmp_path):
     save_file({k: v for k, v in weights.items() if not k.startswith("cls.")}, folder / "model.safetensors")
     shutil.copy(bert_folder(tmp_path / "words") / "vocab.txt", folder)
     import_run(folder, tmp_path / "run", name="some/bert")
-    assert load(str(tmp_path / "run" / "run.toml"), (), FAMILIES).untrained == "lm_head,pooler"
+    assert read_run(str(tmp_path / "run" / "run.toml"), ()).untrained == "lm_head,pooler"
     card = (tmp_path / "run" / "README.md").read_text()
     assert "checkpoint `some/bert`, a BertForMaskedLM of" in card
     assert "no weights for masked tokens and the pooled vector: these are randomly initialized" in card
@@ -601,7 +602,7 @@ def their_bert(folder: Path, kind: str, **keys: Any) -> Path:
 def test_a_head_that_a_checkpoint_lacks_is_lacking_when_it_goes_back(kind, untrained, tmp_path):
     theirs = their_bert(tmp_path / "theirs", kind)
     import_run(theirs, tmp_path / "run")
-    assert load(str(tmp_path / "run" / "run.toml"), (), FAMILIES).untrained == untrained
+    assert read_run(str(tmp_path / "run" / "run.toml"), ()).untrained == untrained
     export_run(tmp_path / "run", tmp_path / "back")
     before, after = (load_file(folder / "model.safetensors") for folder in (theirs, tmp_path / "back"))
     learnt = {name: tensor for name, tensor in before.items() if "seq_relationship" not in name}
@@ -613,7 +614,7 @@ def test_a_head_that_a_checkpoint_lacks_is_lacking_when_it_goes_back(kind, untra
     assert not info["missing_keys"]
     import_run(tmp_path / "back", tmp_path / "again")
     assert same(load_model(tmp_path / "again"), load_model(tmp_path / "run"))
-    assert load(str(tmp_path / "again" / "run.toml"), (), FAMILIES).untrained == untrained
+    assert read_run(str(tmp_path / "again" / "run.toml"), ()).untrained == untrained
 
 
 def test_a_pooler_that_was_trained_for_classes_is_not_left_out(tmp_path):
@@ -689,7 +690,7 @@ def modes(*on: str) -> dict[str, bool]:
 @pytest.mark.parametrize(("most", "max_len"), [(12, 10), (3, 2), (512, 18), (None, 20)])  # the model has 20 places
 def test_a_model_that_embeds_by_the_mean_is_read_with_its_length(pooling, most, max_len, tmp_path):
     import_run(embedder(tmp_path / "theirs", pooling, max_seq_length=most), tmp_path / "run")
-    assert load(str(tmp_path / "run" / "run.toml"), (), FAMILIES).data.max_len == max_len
+    assert read_run(str(tmp_path / "run" / "run.toml"), ()).data.max_len == max_len
     assert open_run(tmp_path / "run", device="cpu").embed(["the cat"]).shape == (1, 8)
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from regard.data.image.pixels import from_numbers, to_numbers
 
 from regard.config import Run
-from regard.data.image.pixels import from_numbers, to_numbers
-from regard.decode.painter import ImageGenerator
 from regard.models.image_gpt import ImageGPT, ImageGPTConfig
+from regard.tasks.image_generation import ImageGenerator
 
 
 def image_gpt(**changes: object) -> ImageGPT:
@@ -45,7 +45,7 @@ def test_256_levels_are_lossless_and_fewer_keep_black_and_white():
 
 def test_greedy_generation_takes_the_most_likely_pixel_at_each_step():
     model = image_gpt()
-    generator = ImageGenerator(model, Run("p", "image-gpt", model.config, task="pixels"))
+    generator = ImageGenerator(model, Run("p", "image-gpt", model.config, task="image_generation"))
     pixels = to_numbers(generator.draw(1, temperature=0.0), 3)
     tokens = torch.cat((torch.tensor([[3]]), torch.from_numpy(pixels)[:, :-1]), 1)
     assert (model(tokens)[..., :3].argmax(-1).numpy() == pixels).all()
@@ -53,7 +53,7 @@ def test_greedy_generation_takes_the_most_likely_pixel_at_each_step():
 
 def test_samples_depend_on_the_seed_alone():
     model = image_gpt()
-    generator = ImageGenerator(model, Run("p", "image-gpt", model.config, task="pixels"))
+    generator = ImageGenerator(model, Run("p", "image-gpt", model.config, task="image_generation"))
     first, again, other = (generator.draw(6, seed=seed) for seed in (1, 1, 2))
     assert (first == again).all()
     assert (first != other).any()

@@ -14,12 +14,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from regard.config import load as load_run
 from regard.data.text.tokenizer import SpecialTokens
 from regard.decode import search
 from regard.decode.fast import decoder
 from regard.interop.hf import export_model, export_run, import_model, import_run
-from regard.models import FAMILIES
+from regard.tasks import read_run
 
 CLOSE = {"rtol": 0, "atol": 1e-4}
 
@@ -407,7 +406,7 @@ def test_minilm_there_and_back_has_the_very_tensors_it_came_with(minilm, tmp_pat
 
 @torch.inference_mode()
 def test_minilm_as_a_run_embeds_sentences_as_it_does_there(minilm, tmp_path):
-    from regard.decode.folder import load
+    from regard.tasks.load import load
 
     folder = minilm
     theirs, tokenizer = (
@@ -422,6 +421,6 @@ def test_minilm_as_a_run_embeds_sentences_as_it_does_there(minilm, tmp_path):
     mean = (theirs(**batch).last_hidden_state * real).sum(1) / real.sum(1)
     wanted = nn.functional.normalize(mean)
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-5)
-    assert load_run(str(tmp_path / "minilm" / "run.toml"), (), FAMILIES).data.max_len == 254  # 256 with start and end
+    assert read_run(str(tmp_path / "minilm" / "run.toml"), ()).data.max_len == 254  # 256 with start and end
     alike = got @ got.T
     assert alike[0, 1] > 0.3 > 0.1 > alike[0, 2]  # trained weights, and meaning

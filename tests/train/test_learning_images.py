@@ -7,19 +7,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from regard.data.image.dataset import read_split
 from safetensors.torch import load_file
 
 import regard
-from regard.config import from_tables, load
+from regard.config import make_run
 from regard.data.image.batches import ImageBatch
-from regard.data.image.dataset import read_split
-from regard.decode.classifier import ImageClassifier
 from regard.models import FAMILIES, state_tensors
 from regard.models.vit import ViT, ViTConfig
+from regard.tasks import read_run
+from regard.tasks.image_classification import ImageClassifier
+from regard.tasks.loss import look
+from regard.tasks.metrics import score_split
 from regard.train import loop
 from regard.train.ema import EMA
-from regard.train.metrics import score_split
-from regard.train.objectives import look
 
 MODELS = {
     "vit": {"family": "vit", "image": 8, "patch": 4, "dim": 16, "depth": 2, "heads": 2, "drop_path": 0.2},
@@ -52,7 +53,7 @@ def a_run(kind, photos, steps=6, **more):
                   "device": "cpu", "schedule": "cosine", "weight_decay": 0.01, "ema": 0.9},
         **more,
     }  # fmt: skip
-    return from_tables(kind, tables, FAMILIES)
+    return make_run(kind, tables)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MODELS if MODELS[kind]["family"] in FAMILIES])
@@ -159,9 +160,9 @@ def test_the_loss_of_mixed_pictures_is_that_of_mixed_labels():
 
 
 def test_a_size_of_another_family_takes_the_place_of_the_recipes_model():
-    run = load("fashion-vit", ("model=mvit-v2-tiny", "model.image=32"), FAMILIES)
+    run = read_run("fashion-vit", ("model=mvit-v2-tiny", "model.image=32"))
     assert (run.family, run.model.image, run.model.channels, run.model.dim) == ("mvit", 32, 1, 96)
-    tiny = load("fashion-vit", ("model=tiny", "model.patch=4"), FAMILIES)
+    tiny = read_run("fashion-vit", ("model=tiny", "model.patch=4"))
     assert (tiny.family, tiny.model.image, tiny.model.dim, tiny.model.depth, tiny.model.convs) == (
         "vit",
         28,
@@ -172,4 +173,4 @@ def test_a_size_of_another_family_takes_the_place_of_the_recipes_model():
 
 
 def test_a_list_may_be_emptied():
-    assert load("fashion-vit", ("model.convs=[]",), FAMILIES).model.convs == []
+    assert read_run("fashion-vit", ("model.convs=[]",)).model.convs == []

@@ -16,7 +16,7 @@ from regard.models.bert import BERT, BERTConfig
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.t5 import T5, T5Config
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.train.objectives import guess, next_token, translate
+from regard.tasks.loss import guess, next_token, translate
 from regard.train.optim import adam
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from regard.data.text import batches as batch
 from regard.data.text import store
-from regard.data.text.batches import all_batches, batches
-from regard.data.text.store import encode
+from regard.data.text.batches import all_pair_batches, pair_batches
+from regard.data.text.store import encode_pairs
 from regard.data.text.tokenizer import SpecialTokens
 
 MEASURED = """
@@ -76,10 +76,10 @@ def traced(count: int) -> int:
     """The largest memory, in bytes, that Python and numpy held while so many pairs were encoded and batched."""
     tracemalloc.start()
     try:
-        found = encode(lambda: (("10 11 12", "13 14") for _ in range(count)), "numbers", count, Numbers(), 256)
-        for _ in islice(batches(found, Numbers.special, 64, 1), 100):
-            pass
-        for _ in all_batches(found, Numbers.special, 640):
+        found = encode_pairs(lambda: (("10 11 12", "13 14") for _ in range(count)), "numbers", count, Numbers(), 256)
+        for make, _ in islice(pair_batches(found, Numbers.special, 64, 1), 100):
+            make()
+        for _ in all_pair_batches(found, Numbers.special, 640):
             pass
         return tracemalloc.get_traced_memory()[1]
     finally:

@@ -3,7 +3,7 @@
 import pytest
 import sacrebleu
 
-from regard.train.metrics import score
+from regard.tasks.metrics import score
 
 ANSWERS = [
     "A man is riding a bicycle down the street .",

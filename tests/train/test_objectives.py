@@ -15,8 +15,8 @@ from regard.data.text.batches import PairBatch
 from regard.data.text.tokenizer import BOS, EOS, PAD
 from regard.decode.fast import decoder
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.tasks.loss import ROWS, linear_cross_entropy, translate
 from regard.train import objectives
-from regard.train.objectives import ROWS, linear_cross_entropy, translate
 
 VOCAB = 40
 

@@ -12,22 +12,23 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from regard.train.tasks import TASKS
 from rich.console import Console
 from safetensors.torch import load_file
 
 import regard
-from regard.config import from_tables, load
+from regard.config import make_run
 from regard.data.sources import SOURCES
 from regard.data.text.batches import DataPosition, LabeledBatch
 from regard.data.text.windows import MaskedBatch, WindowBatch
 from regard.models import FAMILIES
 from regard.models.bert import BERT, BERTConfig
 from regard.models.gpt import GPT, GPTConfig
+from regard.tasks import read_run
+from regard.tasks.loss import classify, guess, next_token
+from regard.tasks.metrics import score_split
 from regard.train import loop, metrics
-from regard.train.metrics import score_split
-from regard.train.objectives import classify, guess, next_token
 from regard.train.optim import adam, cosine
-from regard.train.tasks import TASKS
 
 WORDS = [
     "the",
@@ -92,7 +93,7 @@ def a_run(task, folder, steps=6, **more):
         "decode": {"beam_size": 1},
         **more,
     }  # fmt: skip
-    return from_tables(task, tables, FAMILIES)
+    return make_run(task, tables)
 
 
 @pytest.mark.parametrize(
@@ -300,8 +301,8 @@ def test_what_a_beginning_decides_cannot_be_changed(tmp_path):
     write(tmp_path)
     for change in ("model.dim=64", "data.tokenizer=bytes", "data.vocab=9", "model=tiny"):
         with pytest.raises(ValueError, match="are those of init"):
-            load("sst2", (f"init={tmp_path}", change), FAMILIES)
-    assert load("sst2", (f"init={tmp_path}", "model.dropout=0.2"), FAMILIES).model.dropout == 0.2
+            read_run("sst2", (f"init={tmp_path}", change))
+    assert read_run("sst2", (f"init={tmp_path}", "model.dropout=0.2")).model.dropout == 0.2
 
 
 def test_a_sample_longer_than_the_model_is_cut(tmp_path):
@@ -363,7 +364,7 @@ def test_a_mixture_is_scored_set_by_set_and_a_file_as_it_is(tmp_path, monkeypatc
     write_sets(tmp_path, monkeypatch)
     tables = {"model": T5_SHAPE, "data": {"source": "sst2,agnews-small", "prefixed": True, "vocab": 100},
               "train": {"steps": 1, "device": "cpu"}, "decode": {"beam_size": 1}}  # fmt: skip
-    done = loop.fit(from_tables("mix", tables, FAMILIES), tmp_path / "run")
+    done = loop.fit(make_run("mix", tables), tmp_path / "run")
     assert [s.name for s in done.scores] == ["sst2: accuracy", "agnews-small: accuracy"]
     opened = regard.load(tmp_path / "run")
     assert [s.name for s in score_split(opened, "test")] == ["sst2: accuracy", "agnews-small: accuracy"]

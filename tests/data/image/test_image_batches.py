@@ -8,15 +8,22 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from streams import built
 
-from regard.config import DataConfig, build
-from regard.data.image.batches import ImageBatch, all_image_batches, pictures, stratified_fraction, to_model_input
+from regard.config import build
+from regard.data.image import batches
+from regard.data.image.batches import ImageBatch, all_image_batches, stratified_fraction, to_model_input
+from regard.data.image.config import ImageData
 from regard.data.image.store import store_images
-from regard.data.text.batches import DataPosition
+from regard.data.position import DataPosition
 
-ALL = DataConfig(crop=2, flip=True, augment=0.5, mixup=0.4, erase=0.5)
-PLAIN = DataConfig()
+ALL = ImageData(crop=2, flip=True, augment=0.5, mixup=0.4, erase=0.5)
+PLAIN = ImageData()
 FEW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+
+
+def image_batches(*how):
+    return built(batches.image_batches(*how))
 
 
 def store(count=23, side=8, channels=3, classes=4, identity="x"):
@@ -28,7 +35,7 @@ def store(count=23, side=8, channels=3, classes=4, identity="x"):
 
 def epoch_of(images, image=8, batch=5, seed=1, how=PLAIN, epoch=0):
     found = []
-    for one, after in pictures(images, image, batch, seed, how, DataPosition(epoch)):
+    for one, after in image_batches(images, image, batch, seed, how, DataPosition(epoch)):
         found.append(one)
         if after.epoch > epoch:
             return found
@@ -43,8 +50,8 @@ def which(batch):
 @pytest.mark.parametrize("count", [1, 4, 5, 6, 14])
 def test_one_can_go_on_from_any_place(count, how):
     images = store()
-    whole = list(islice(pictures(images, 7, 5, 3, how), count + 10))
-    again = list(islice(pictures(images, 7, 5, 3, how, whole[count - 1][1]), 10))
+    whole = list(islice(image_batches(images, 7, 5, 3, how), count + 10))
+    again = list(islice(image_batches(images, 7, 5, 3, how, whole[count - 1][1]), 10))
     for (one, place), (other, there) in zip(whole[count:], again, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
         assert place == there
@@ -83,12 +90,12 @@ def test_epochs_and_seeds_differ():
 
 
 @pytest.mark.parametrize("how", [
-    DataConfig(crop=2), DataConfig(flip=True), DataConfig(augment=0.9), DataConfig(mixup=1.0), DataConfig(erase=1.0),
+    ImageData(crop=2), ImageData(flip=True), ImageData(augment=0.9), ImageData(mixup=1.0), ImageData(erase=1.0),
 ])  # fmt: skip
 def test_every_kind_of_change_is_made_and_differs_from_epoch_to_epoch(how):
     images = store(1)
     seen = torch.stack([epoch_of(images, how=how, epoch=epoch)[0].image[0] for epoch in range(12)])
-    plain = to_model_input(images.pictures[:1], 8, how)[0]
+    plain = to_model_input(images.images[:1], 8, how)[0]
     if how.mixup:  # a single picture is mixed with itself
         torch.testing.assert_close(seen, plain.expand_as(seen))
     else:
@@ -98,7 +105,7 @@ def test_every_kind_of_change_is_made_and_differs_from_epoch_to_epoch(how):
 def test_every_batch_of_an_epoch_is_changed_in_its_own_way():
     same = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     images = store_images(lambda: iter([same] * 40), [0] * 40, "some", "same", 8, 3)
-    first, second = epoch_of(images, batch=20, how=DataConfig(crop=4))
+    first, second = epoch_of(images, batch=20, how=ImageData(crop=4))
     assert not torch.equal(first.image, second.image)
 
 
@@ -112,7 +119,7 @@ def test_without_changes_training_sees_what_evaluation_sees():
 
 def test_what_is_stored_larger_is_cut_at_random_in_training_and_in_the_middle_otherwise():
     images = store(1, side=9)
-    whole = to_model_input(images.pictures, 9, PLAIN)[0]
+    whole = to_model_input(images.images, 9, PLAIN)[0]
     pieces = {(i, j): whole[:, i : i + 6, j : j + 6] for i in range(4) for j in range(4)}
     found = set()
     for epoch in range(150):
@@ -127,14 +134,14 @@ def test_evaluation_has_every_picture_once_in_order_and_changes_nothing():
     found = list(all_image_batches(images, 8, 5, ALL))
     assert [len(one.label) for one in found] == [5, 5, 5, 5, 3]
     assert list(chain(*map(which, found))) == list(range(23))
-    assert torch.equal(torch.cat([one.image for one in found]), to_model_input(images.pictures, 8, PLAIN))
+    assert torch.equal(torch.cat([one.image for one in found]), to_model_input(images.images, 8, PLAIN))
 
 
 @pytest.mark.parametrize(("side", "image"), [(8, 8), (9, 6), (10, 5), (37, 32), (256, 224)])
 def test_the_middle_is_that_of_a_plain_loop(side, image):
     shown = np.random.default_rng(0).integers(0, 256, (2, side, side, 3), dtype=np.uint8)
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
-    ours = to_model_input(shown, image, DataConfig(mean=mean, std=std))
+    ours = to_model_input(shown, image, ImageData(mean=mean, std=std))
     assert ours.shape == (2, 3, image, image)
     assert ours.dtype == torch.float32
     assert ours.is_contiguous()
@@ -164,8 +171,8 @@ def test_pictures_that_may_only_be_read_are_taken():
 
 def test_mixed_pictures_have_both_labels():
     images = store(40, classes=40)
-    plain = to_model_input(images.pictures, 8, PLAIN)
-    (batch,) = epoch_of(images, batch=40, how=DataConfig(mixup=0.7))
+    plain = to_model_input(images.images, 8, PLAIN)
+    (batch,) = epoch_of(images, batch=40, how=ImageData(mixup=0.7))
     assert sorted(batch.other.tolist()) == sorted(batch.label.tolist()) == list(range(40))
     assert (batch.other != batch.label).any()
     part = batch.part[:, None, None, None]
@@ -202,7 +209,7 @@ def test_all_is_a_share_too():
 
 def test_a_share_is_not_the_first_ones_and_is_the_same_for_every_seed():
     images = store(200)
-    how = DataConfig(fraction=0.1)
+    how = ImageData(fraction=0.1)
     seen = [sorted(n for one in epoch_of(images, seed=seed, how=how) for n in which(one)) for seed in (1, 2)]
     assert seen[0] == seen[1] == stratified_fraction(images.labels, 0.1).tolist()
     assert len(seen[0]) == 20
@@ -210,7 +217,7 @@ def test_a_share_is_not_the_first_ones_and_is_the_same_for_every_seed():
 
 
 def test_evaluation_has_all_pictures_whatever_the_share():
-    assert sum(one.tokens for one in all_image_batches(store(), 8, 5, DataConfig(fraction=0.1))) == 23
+    assert sum(one.tokens for one in all_image_batches(store(), 8, 5, ImageData(fraction=0.1))) == 23
 
 
 # What is refused
@@ -218,44 +225,45 @@ def test_evaluation_has_all_pictures_whatever_the_share():
 
 def test_pictures_that_are_too_small_are_refused():
     with pytest.raises(
-        ValueError, match="pictures of 8 pixels were stored, the model sees 16; store them with 16 or more"
+        ValueError, match="images of 8 pixels were stored, the model reads 16; store them with 16 or more"
     ):
-        next(pictures(store(), 16, 5, 1, PLAIN))
-    with pytest.raises(ValueError, match="pictures of 8 pixels were stored, the model sees 9"):
+        next(image_batches(store(), 16, 5, 1, PLAIN))
+    with pytest.raises(ValueError, match="images of 8 pixels were stored, the model reads 9"):
         next(all_image_batches(store(), 9, 5, PLAIN))
 
 
 def test_a_picture_cannot_be_moved_out_of_sight():
-    next(pictures(store(), 8, 5, 1, DataConfig(crop=7)))
-    with pytest.raises(ValueError, match=r"data\.crop=8 moves pictures of 8 pixels out of sight; use 7 or less"):
-        next(pictures(store(), 8, 5, 1, DataConfig(crop=8)))
+    next(image_batches(store(), 8, 5, 1, ImageData(crop=7)))
+    with pytest.raises(ValueError, match=r"data\.crop=8 moves images of 8 pixels out of sight; use 7 or less"):
+        next(image_batches(store(), 8, 5, 1, ImageData(crop=8)))
 
 
 def test_means_for_other_channels_are_refused():
     with pytest.raises(
-        ValueError, match=r"data\.mean is \[0\.5\]; a picture here has 3 channels: give one number for each"
+        ValueError, match=r"data\.mean is \[0\.5\]; an image here has 3 channels: give one number for each"
     ):
-        next(all_image_batches(store(), 8, 5, DataConfig(mean=[0.5])))
-    with pytest.raises(ValueError, match=r"data\.std is .*; a picture here has 1 channels: give one number for each"):
-        next(pictures(store(channels=1), 8, 5, 1, DataConfig(std=[0.5] * 3)))
+        next(all_image_batches(store(), 8, 5, ImageData(mean=[0.5])))
+    with pytest.raises(ValueError, match=r"data\.std is .*; an image here has 1 channels: give one number for each"):
+        next(image_batches(store(channels=1), 8, 5, 1, ImageData(std=[0.5] * 3)))
 
 
 @pytest.mark.parametrize(("key", "value", "message"), [
     ("crop", -1, "crop is -1; use 0 or more"), ("augment", 1.5, "augment is 1.5; use 1 or less"),
     ("augment", -0.1, "use 0 or more"), ("mixup", -1.0, "mixup is -1.0; use 0 or more"),
     ("mixup", float("inf"), "mixup is inf; use 100 or less"),
-    ("erase", 2.0, "erase is 2.0; use 1 or less"), ("share", 0.0, "fraction is 0.0; use more than 0"),
-    ("share", 1.1, "fraction is 1.1; use 1 or less"), ("share", float("nan"), "share is nan"), ("flip", "yes", "data.flip"),
+    ("erase", 2.0, "erase is 2.0; use 1 or less"), ("fraction", 0.0, "fraction is 0.0; use more than 0"),
+    ("fraction", 1.1, "fraction is 1.1; use 1 or less"), ("fraction", float("nan"), "fraction is nan"),
+    ("flip", "yes", "data.flip"),
     ("mean", [0.5, 1.5], "mean is 1.5; use 1 or less"), ("mean", [-1.0], "mean is -1.0; use 0 or more"),
     ("std", [0.0], "std is 0.0; use more than 0"), ("std", [float("nan")], "std is nan"), ("mean", "grey", "data.mean"),
 ])  # fmt: skip
 def test_a_wrong_value_is_refused_by_its_name(key, value, message):
     with pytest.raises(ValueError, match=message) as error:
-        build("data", DataConfig, {key: value})
+        build("data", ImageData, {key: value})
     assert len(str(error.value).splitlines()) == 1
 
 
 def test_mean_and_std_are_of_the_same_channels():
-    assert DataConfig(mean=[0.5, 0, 1], std=[0.2, 0.3, 1]).mean == [0.5, 0.0, 1.0]
+    assert ImageData(mean=[0.5, 0, 1], std=[0.2, 0.3, 1]).mean == [0.5, 0.0, 1.0]
     with pytest.raises(ValueError, match="mean has 3 numbers and std 1; give each one for every channel"):
-        DataConfig(mean=[0.5] * 3, std=[0.2])
+        ImageData(mean=[0.5] * 3, std=[0.2])

@@ -8,17 +8,27 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from streams import built
 
+from regard.data.position import DataPosition
 from regard.data.text import batches as batch
 from regard.data.text import store
-from regard.data.text.batches import DataPosition, PairBatch, all_batches, all_labelled, batches, labelled, pad
-from regard.data.text.store import encode, encode_labels
+from regard.data.text.batches import PairBatch, all_labeled_batches, all_pair_batches, pad
+from regard.data.text.store import encode_labeled, encode_pairs
 from regard.data.text.tokenizer import BOS, EOS, PAD, UNK, SpecialTokens
 
-MARKS = SpecialTokens(PAD, BOS, EOS, UNK, None, ())
+TOKENS = SpecialTokens(PAD, BOS, EOS, UNK, None, ())
 THEIRS = SpecialTokens(
     pad=7, bos=7, eos=5, unk=6, mask=None, sentinels=()
 )  # another library's, a start that is padding
+
+
+def pair_batches(*how):
+    return built(batch.pair_batches(*how))
+
+
+def labeled_batches(*how):
+    return built(batch.labeled_batches(*how))
 
 
 class Numbers:
@@ -38,7 +48,7 @@ def corpus(count: int, max_len: int = 12, seed: int = 0):
         sides = [rng.integers(10, 20, rng.integers(0, max_len)).tolist() for _ in range(2)]
         pairs.append(([100 + number, *sides[0]], [100 + number, *sides[1]]))
     text = [tuple(" ".join(map(str, side)) for side in pair) for pair in pairs]
-    return encode(lambda: iter(text), "numbers", [count, max_len, seed, store.BLOCK], Numbers(), 256), pairs
+    return encode_pairs(lambda: iter(text), "numbers", [count, max_len, seed, store.BLOCK], Numbers(), 256), pairs
 
 
 @pytest.fixture
@@ -63,7 +73,7 @@ def pairs_of(one) -> list[tuple[list[int], list[int]]]:
 def epochs(found, tokens: int, seed: int, count: int, place: DataPosition = DataPosition()):
     """The batches of the first so many epochs, from a place on, each with the place after it."""
     pools = -(-found.blocks // batch.POOL)
-    for one, after in batches(found, MARKS, tokens, seed, place):
+    for one, after in pair_batches(found, TOKENS, tokens, seed, place):
         yield one, after
         if (after.epoch, after.pool) == (count - 1, pools):
             return
@@ -80,10 +90,10 @@ def test_every_pair_comes_exactly_once_an_epoch(small):
 
 def test_every_pair_comes_once_for_evaluation(small):
     found, pairs = corpus(50)
-    got = [pair for one in all_batches(found, MARKS, 40) for pair in pairs_of(one)]
+    got = [pair for one in all_pair_batches(found, TOKENS, 40) for pair in pairs_of(one)]
     assert sorted(got) == sorted(pairs)
-    assert [one.source.tolist() for one in all_batches(found, MARKS, 40)] == [
-        one.source.tolist() for one in all_batches(found, MARKS, 40)
+    assert [one.source.tolist() for one in all_pair_batches(found, TOKENS, 40)] == [
+        one.source.tolist() for one in all_pair_batches(found, TOKENS, 40)
     ]
 
 
@@ -91,13 +101,13 @@ def test_every_pair_comes_once_for_evaluation(small):
 def test_a_corpus_of_any_size_is_covered(small, count):
     found, pairs = corpus(count)
     assert sorted(p for one, _ in epochs(found, 30, 1, 1) for p in pairs_of(one)) == sorted(pairs)
-    assert sorted(p for one in all_batches(found, MARKS, 30) for p in pairs_of(one)) == sorted(pairs)
+    assert sorted(p for one in all_pair_batches(found, TOKENS, 30) for p in pairs_of(one)) == sorted(pairs)
 
 
 def test_no_batch_is_over_the_budget_unless_it_is_one_pair(small):
     found, _ = corpus(50, max_len=40)
     for tokens in (1, 20, 33, 64, 500):
-        streams = ([one for one, _ in epochs(found, tokens, 1, 1)], list(all_batches(found, MARKS, tokens)))
+        streams = ([one for one, _ in epochs(found, tokens, 1, 1)], list(all_pair_batches(found, TOKENS, tokens)))
         for stream in streams:
             for one in stream:
                 rows, longer = len(one.source), max(one.source.shape[1], one.target.shape[1] - 1)
@@ -108,7 +118,7 @@ def test_no_batch_is_over_the_budget_unless_it_is_one_pair(small):
 def test_the_budget_is_used(small):
     """Of neighbours in the order of length, the first could not have taken the second's first pair as well."""
     found, _ = corpus(15, max_len=8)  # one pool
-    for one, after in pairwise(all_batches(found, MARKS, 40)):
+    for one, after in pairwise(all_pair_batches(found, TOKENS, 40)):
         longer = max(one.source.shape[1], one.target.shape[1] - 1, *(len(side) + 1 for side in pairs_of(after)[0]))
         assert (len(one.source) + 1) * longer > 40
 
@@ -123,7 +133,7 @@ def test_pairs_of_a_batch_have_similar_lengths(small):
 
 def test_tokens_are_those_to_predict():
     found, pairs = corpus(20)
-    assert sum(one.tokens for one in all_batches(found, MARKS, 64)) == sum(len(target) + 1 for _, target in pairs)
+    assert sum(one.tokens for one in all_pair_batches(found, TOKENS, 64)) == sum(len(target) + 1 for _, target in pairs)
 
 
 def listing(found, seed: int, tokens: int = 40, count: int = 1, place: DataPosition = DataPosition()) -> list:
@@ -174,9 +184,9 @@ def test_from_any_place_on_come_exactly_the_rest(monkeypatch, count, tokens, see
     monkeypatch.setattr(store, "BLOCK", sizes[0])
     monkeypatch.setattr(batch, "POOL", sizes[1])
     found, _ = corpus(count)
-    whole = list(islice(batches(found, MARKS, tokens, seed), stop + 25))
+    whole = list(islice(pair_batches(found, TOKENS, tokens, seed), stop + 25))
     place = whole[stop - 1][1] if stop else DataPosition()
-    rest = list(islice(batches(found, MARKS, tokens, seed, DataPosition(*list(place))), 25))
+    rest = list(islice(pair_batches(found, TOKENS, tokens, seed, DataPosition(*list(place))), 25))
     for (a, after_a), (b, after_b) in zip(whole[stop:], rest, strict=True):
         assert torch.equal(a.source, b.source)
         assert torch.equal(a.target, b.target)
@@ -188,7 +198,7 @@ def test_resuming_reads_no_pool_that_came_before(small, monkeypatch):
     read = []
     real = type(found).read
     monkeypatch.setattr(type(found), "read", lambda self, blocks: read.append(list(blocks)) or real(self, blocks))
-    next(batches(found, MARKS, 40, 1, DataPosition(7, 2, 0)))
+    next(pair_batches(found, TOKENS, 40, 1, DataPosition(7, 2, 0)))
     assert len(read) == 1
 
 
@@ -198,20 +208,20 @@ def test_no_more_than_one_pool_is_in_memory(small, monkeypatch):
     real = type(found).read
     monkeypatch.setattr(type(found), "read", lambda self, blocks: read.append(list(blocks)) or real(self, blocks))
     list(epochs(found, 40, 1, 1))
-    list(all_batches(found, MARKS, 40))
+    list(all_pair_batches(found, TOKENS, 40))
     assert max(map(len, read)) == 3
     assert sorted(b for blocks in read for b in blocks) == sorted([*range(40)] * 2)
 
 
 def test_pad_gives_each_sentence_its_end():
-    assert pad([[5, 6, 7], [8], []], MARKS).tolist() == [[5, 6, 7, EOS], [8, EOS, PAD, PAD], [EOS, PAD, PAD, PAD]]
-    assert pad([[5]], MARKS).dtype == torch.long
+    assert pad([[5, 6, 7], [8], []], TOKENS).tolist() == [[5, 6, 7, EOS], [8, EOS, PAD, PAD], [EOS, PAD, PAD, PAD]]
+    assert pad([[5]], TOKENS).dtype == torch.long
     assert pad([[8, 9], [8]], THEIRS).tolist() == [[8, 9, 5], [8, 5, 7]]
 
 
-def test_other_marks_stand_where_ours_would():
+def test_other_special_tokens_are_used_instead_of_ours():
     found, pairs = corpus(20)
-    ours, theirs = list(all_batches(found, MARKS, 64)), list(all_batches(found, THEIRS, 64))
+    ours, theirs = list(all_pair_batches(found, TOKENS, 64)), list(all_pair_batches(found, THEIRS, 64))
     for one, other in zip(ours, theirs, strict=True):
         for side, here in ((one.source, other.source), (one.target, other.target)):
             for mine, yours in ((PAD, 7), (BOS, 7), (EOS, 5)):
@@ -232,7 +242,7 @@ def labelled_corpus(count: int, max_len: int = 12):
     texts = [[100 + n, *rng.integers(10, 20, rng.integers(0, max_len)).tolist()] for n in range(count)]
     rows = [(" ".join(map(str, text)), "abc"[n % 3]) for n, text in enumerate(texts)]
     what = ["labelled", count, max_len, store.BLOCK]
-    return encode_labels(lambda: iter(rows), "abc", "numbers", what, Numbers(), 256), [
+    return encode_labeled(lambda: iter(rows), "abc", "numbers", what, Numbers(), 256), [
         (text, n % 3) for n, text in enumerate(texts)
     ]
 
@@ -249,12 +259,14 @@ def texts_of(one, special: SpecialTokens) -> list[tuple[list[int], int]]:
     return found
 
 
-@pytest.mark.parametrize("special", [MARKS, THEIRS, SpecialTokens(5, 5, 5, 5, None, ())])  # GPT-2 has one mark for all
+@pytest.mark.parametrize(
+    "special", [TOKENS, THEIRS, SpecialTokens(5, 5, 5, 5, None, ())]
+)  # GPT-2 has one token for all
 def test_every_labelled_text_comes_once_an_epoch_with_its_class(small, special):
     found, texts = labelled_corpus(50)
     pools = -(-found.blocks // batch.POOL)
     got = []
-    for one, after in labelled(found, special, 40, 1):
+    for one, after in labeled_batches(found, special, 40, 1):
         got += texts_of(one, special)
         assert one.text.numel() <= 40 or len(one.text) == 1
         assert one.tokens == len(one.label)
@@ -262,7 +274,7 @@ def test_every_labelled_text_comes_once_an_epoch_with_its_class(small, special):
             break
     assert sorted(got) == sorted(texts)
     assert got != texts
-    once = list(all_labelled(found, special, 40))
+    once = list(all_labeled_batches(found, special, 40))
     assert sorted(text for one in once for text in texts_of(one, special)) == sorted(texts)
     assert max(one.text.numel() for one in once if len(one.text) > 1) <= 40
     assert sum(one.tokens for one in once) == 50
@@ -270,9 +282,9 @@ def test_every_labelled_text_comes_once_an_epoch_with_its_class(small, special):
 
 def test_labelled_texts_go_on_from_any_place(small):
     found, _ = labelled_corpus(50)
-    whole = list(islice(labelled(found, MARKS, 40, 3), 40))
+    whole = list(islice(labeled_batches(found, TOKENS, 40, 3), 40))
     for stop in (1, 7, 20):
-        rest = islice(labelled(found, MARKS, 40, 3, whole[stop - 1][1]), 40 - stop)
+        rest = islice(labeled_batches(found, TOKENS, 40, 3, whole[stop - 1][1]), 40 - stop)
         for (a, after_a), (b, after_b) in zip(whole[stop:], rest, strict=True):
             assert all(torch.equal(x, y) for x, y in zip(a, b.to(torch.device("cpu")), strict=True))
             assert after_a == after_b
