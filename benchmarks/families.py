@@ -82,7 +82,7 @@ def time_steps(recipe: str, folder: Path) -> float:
     start = time.monotonic()
     done = fit(read_run(recipe, changes), folder, fresh=True)
     say(f"{recipe}: timed in {time.monotonic() - start:.0f} s")
-    return read_run(recipe, ()).train.images / float(logged(done.folder)[-1]["tokens_per_s"])
+    return read_run(recipe).train.batch_size / float(logged(done.folder)[-1]["tokens_per_s"])
 
 
 def show(rows: list[dict[str, Any]], minutes: float) -> None:

@@ -1,6 +1,6 @@
 """How does the cost grow?  With the length of a text, with the size of a model, and with the number of processes.
 
-    python benchmarks/scale.py --repeats 3 --longest 8192
+    python benchmarks/scale.py --repeats 3 --max-len 8192
 
 Attention: one layer, forward and backward, fused as in training and explicit as while its weights are looked at; the
 bar is memory of the fused path that grows no faster than length ** 1.1.  Training: `regard train`'s own step on one batch
@@ -270,7 +270,7 @@ def main() -> None:
     """Measure, print and save one part after the other."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--repeats", type=int, default=5)
-    options.add_argument("--longest", type=int, default=8192, help="tokens")
+    options.add_argument("--max-len", type=int, default=8192, help="tokens")
     asked = options.parse_args()
     result: dict[str, Any] = {}
     parts = {

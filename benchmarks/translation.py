@@ -189,8 +189,7 @@ def train(folder: Path) -> None:
     """Train the model, or go on where training stopped; a finished run has its README."""
     if (folder / "README.md").exists() or (folder != RUN and (folder / "model.safetensors").exists()):
         return
-    inherit_from_init = (folder / "run.toml").exists()
-    changes = ["multi30k", "--resume"] if inherit_from_init else TRAIN
+    changes = ["multi30k", "--resume"] if (folder / "run.toml").exists() else TRAIN
     say(f"training {folder} first")
     subprocess.run([sys.executable, "-m", "regard", "train", *changes, "--out", str(folder)], check=True)
 

@@ -9,6 +9,7 @@ Shapes: B batch, S source and T target length, Q queries, K keys, D width, H hea
 """
 
 import math
+import re
 from typing import Any
 
 import torch
@@ -159,13 +160,13 @@ class SmoothedLoss(nn.Module):
 
 
 def take_weights(model: Textbook, file: str) -> None:
-    """Begin where a model of regard begins; only the names differ, and three matrices that regard holds as one."""
+    """Load the weights of a regard model: other names, and regard stores q, k and v as one matrix."""
     found = {}
     for theirs, value in load_file(file).items():
-        name = theirs.replace("around_", "norm_").replace(".norm.", ".")
+        name = re.sub(r"(\w+)_residual\.norm\.", r"norm_\1.", theirs)
         if ".qkv." in name:
             found |= {name.replace("qkv", part): rows for part, rows in zip("qkv", value.chunk(3), strict=True)}
-        elif "norm_" in name or "_end" in name:
+        elif "norm" in name:
             found[name.replace("weight", "gain").replace("bias", "shift")] = value
         elif name == "output.weight":
             found["table.weight"] = value

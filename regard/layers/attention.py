@@ -143,15 +143,15 @@ class CosineAttention(nn.Module):
     Equation 2 of https://arxiv.org/abs/2111.09883, where the temperature is at least 0.01.
     """
 
-    def __init__(self, heads: int, sharpest: float = 100.0):
+    def __init__(self, heads: int, max_scale: float = 100.0):
         super().__init__()
         self.temperature = nn.Parameter(torch.full((heads, 1, 1), math.log(10.0)))  # its logarithm
-        self.sharpest = sharpest
+        self.max_scale = max_scale
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """(B, H, Q, E) and (B, H, K, E), each of the same shape."""
-        sharp = self.temperature.exp().clamp(max=self.sharpest)
-        q, k = (x * (to / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)) for x, to in ((q, sharp), (k, 1)))
+        scale = self.temperature.exp().clamp(max=self.max_scale)
+        q, k = (x * (to / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)) for x, to in ((q, scale), (k, 1)))
         return q, k
 
 

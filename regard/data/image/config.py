@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from regard.config import STRICT, require_max, require_min
+from regard.data.sources import require_one_source
 
 __all__ = ["ImageData", "require_unchanged"]
 
@@ -49,11 +50,7 @@ class ImageData:
             raise ValueError(
                 f"mean has {len(self.mean)} numbers and std {len(self.std)}; give each one for every channel"
             )
-        if self.source and (self.train or self.valid):
-            key = "train" if self.train else "valid"
-            raise ValueError(
-                f"source={self.source} and {key}={self.train or self.valid} were both given; for own files add data.source="
-            )
+        require_one_source(self.source, self.train, self.valid)
 
 
 def require_unchanged(data: ImageData) -> None:

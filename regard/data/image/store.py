@@ -44,6 +44,9 @@ FORMAT = 1  # of the files above
 REPORT_EVERY = 50  # images
 NAMED_CLASSES = 20  # named before training
 
+Report = Callable[[str], None]
+Progress = Callable[[str, int], None]
+
 
 class ImageInput(Protocol):
     """The part of a model's config that says which images it reads."""
@@ -85,14 +88,7 @@ class ImageDataset(NamedTuple):
     tokenizer: None = None  # of text alone
 
 
-def prepare(
-    data: ImageData,
-    model: ImageInput,
-    report: Callable[[str], None],
-    progress: Callable[[str, int], None],
-    *,
-    labeled: bool,
-) -> ImageDataset:
+def prepare(data: ImageData, model: ImageInput, report: Report, progress: Progress, *, labeled: bool) -> ImageDataset:
     """Store the training and validation images in the size the model's config asks for; own folders are listed once."""
     _require_images(data)
     listed, labels = None, SOURCES[data.source].labels if data.source else ()
@@ -105,15 +101,9 @@ def prepare(
 
 
 def read_split(
-    data: ImageData,
-    model: ImageInput,
-    split: str,
-    report: Callable[[str], None],
-    *,
-    labels: Sequence[str] = (),
-    progress: Callable[[str, int], None] = lambda what, done: None,
-    labeled: bool = True,
-) -> ImageStore:
+    data: ImageData, model: ImageInput, split: str, report: Report, *, labels: Sequence[str] = (),
+    progress: Progress = lambda what, done: None, labeled: bool = True,
+) -> ImageStore:  # fmt: skip
     """Store one split by name, or an own folder; `labels` are the class names by id.
 
     Images for a classifier (`labeled`) are stored larger than its input, for random crops; others in its size.
@@ -123,15 +113,9 @@ def read_split(
 
 
 def _store_split(
-    data: ImageData,
-    model: ImageInput,
-    split: str,
-    listed: ImageFolder | None,
-    report: Callable[[str], None],
-    labels: Sequence[str],
-    progress: Callable[[str, int], None],
-    labeled: bool,
-) -> ImageStore:
+    data: ImageData, model: ImageInput, split: str, listed: ImageFolder | None, report: Report, labels: Sequence[str],
+    progress: Progress, labeled: bool,
+) -> ImageStore:  # fmt: skip
     side = resize_side(data, model.image) if labeled else model.image
     if side < model.image:
         raise ValueError(
@@ -180,7 +164,7 @@ def _require_images(data: ImageData) -> None:
         )
 
 
-def _report_folder(listed: ImageFolder, report: Callable[[str], None]) -> None:
+def _report_folder(listed: ImageFolder, report: Report) -> None:
     if listed.skipped:
         kinds = ", ".join(f"{count:,} {ending}" for ending, count in listed.skipped.most_common(5))
         report(f"{listed.folder}: files that are not images regard reads are left out: {kinds}")
@@ -215,15 +199,10 @@ def read_square(data: ImageData, model: ImageInput, side: int, file: Path) -> By
 
 
 def store_images(
-    images: Callable[[], Iterable[Bytes]],
-    labels: Sequence[int] | Ints,
-    name: str,
-    identity: object,
-    side: int,
-    channels: int,
-    progress: Callable[[int], None] = lambda done: None,
+    images: Callable[[], Iterable[Bytes]], labels: Sequence[int] | Ints, name: str, identity: object, side: int,
+    channels: int, progress: Callable[[int], None] = lambda done: None,
     fit: Callable[[Bytes, int], Bytes] = resize_square,
-) -> ImageStore:
+) -> ImageStore:  # fmt: skip
     """Store images in the cache folder, or find them there.
 
     The cache key is `identity` (files, their sizes and times).  Images have any size and the given channels; `fit`

@@ -69,7 +69,10 @@ def prepare_text(
     """Prepare one plain text; `extra_tokens` are the mask token or the sentinels that the task needs."""
     require_kind(data, ("text",), task)
     train, valid = _find_splits(data)
-    lines = lambda: ((piece,) for piece in train.text())  # noqa: E731
+
+    def lines() -> Iterator[tuple[str]]:
+        return ((piece,) for piece in train.text())
+
     tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, lines, "text in it", extra_tokens, progress, check)
     stores = [encode_text_split(data, split, tokenizer, report, progress) for split in ("train", "valid")]
     return TextDataset(tokenizer, stores[0], stores[1], [], text_sample=_prompt(valid.text()))
@@ -82,7 +85,10 @@ def prepare_labeled(
     """Prepare labelled texts; the tokenizer is trained on the texts alone."""
     require_kind(data, ("labels",), task)
     train, _ = _find_splits(data)
-    texts = lambda: (pair[:1] for pair in train.pairs())  # noqa: E731
+
+    def texts() -> Iterator[tuple[str]]:
+        return (pair[:1] for pair in train.pairs())
+
     what = "text and class on each line"
     tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, texts, what, (), progress, check)
     labels = SOURCES[data.source].labels if data.source in SOURCES else _find_classes(train, report)

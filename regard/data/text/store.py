@@ -112,13 +112,9 @@ class TextStore:
 
 
 def encode_pairs(
-    pairs: Callable[[], Iterator[Pair]],
-    name: str,
-    identity: object,
-    tokenizer: Tokenizer,
-    max_len: int,
+    pairs: Callable[[], Iterator[Pair]], name: str, identity: object, tokenizer: Tokenizer, max_len: int,
     progress: Callable[[int], None] = lambda done: None,
-) -> PairStore:
+) -> PairStore:  # fmt: skip
     """Encode a corpus into the cache folder, or find it there.
 
     The cache key is `identity` (files, their sizes and times, options) and the tokenizer.  Pairs with an empty side or
@@ -136,14 +132,9 @@ def encode_pairs(
 
 
 def encode_labeled(
-    pairs: Callable[[], Iterator[Pair]],
-    labels: Sequence[str],
-    name: str,
-    identity: object,
-    tokenizer: Tokenizer,
-    max_len: int,
-    progress: Callable[[int], None] = lambda done: None,
-) -> PairStore:
+    pairs: Callable[[], Iterator[Pair]], labels: Sequence[str], name: str, identity: object, tokenizer: Tokenizer,
+    max_len: int, progress: Callable[[int], None] = lambda done: None,
+) -> PairStore:  # fmt: skip
     """Encode labelled texts; a text of more than `max_len` tokens is cut to `max_len` and counted as too long."""
     label_ids = {label: index for index, label in enumerate(labels)}
 
@@ -168,11 +159,8 @@ def _write(folder: Path, pairs: Iterator[Pair], name: str, dtype: "np.dtype[np.u
            cut: bool = False) -> None:  # fmt: skip
     """Stream pairs to a folder; `encode` gets pairs and the count before them; long pairs are left out, or `cut`."""
     digest, kept, done, too_long, empty, offset = hashlib.sha256(), 0, 0, 0, 0, 0
-    with (
-        open(folder / "tokens.bin", "wb") as t,
-        open(folder / "lengths.bin", "wb") as n,
-        open(folder / "blocks.bin", "wb") as b,
-    ):
+    files = [folder / name for name in ("tokens.bin", "lengths.bin", "blocks.bin")]
+    with open(files[0], "wb") as t, open(files[1], "wb") as n, open(files[2], "wb") as b:
         while lines := list(islice(pairs, BLOCK)):
             row: list[int] = []
             lengths: list[int] = []
@@ -201,19 +189,16 @@ def _write(folder: Path, pairs: Iterator[Pair], name: str, dtype: "np.dtype[np.u
         what, sides = ("labelled text", "text and class") if cut else ("sentence pair", "source and target")
         why = f": {empty} pairs have an empty side, {too_long} more than {max_len} tokens" if done else ""
         raise ValueError(f"{name} holds no {what} to use{why}; give a file with {sides} on each line")
-    for file in ("tokens.bin", "lengths.bin", "blocks.bin"):
-        flush(folder / file)
+    for file in files:
+        flush(file)
     about = {"pairs": kept, "too_long": too_long, "empty": empty, "digest": digest.hexdigest(), "dtype": dtype.name}
     write_atomic(folder / "about.json", json.dumps(about).encode())
 
 
 def encode_text(
-    pieces: Callable[[], Iterator[str]],
-    name: str,
-    identity: object,
-    tokenizer: Tokenizer,
+    pieces: Callable[[], Iterator[str]], name: str, identity: object, tokenizer: Tokenizer,
     progress: Callable[[int], None] = lambda done: None,
-) -> TextStore:
+) -> TextStore:  # fmt: skip
     """Encode a plain text, line by line, into one row of tokens; `progress` gets the number of tokens so far.
 
     If the tokenizer drops line ends, each non-empty line ends with the end token instead.

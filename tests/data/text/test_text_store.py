@@ -253,9 +253,7 @@ def test_labelled_texts_are_encoded_anew_if_the_classes_are_others():
 
 
 def test_only_empty_labelled_texts_are_refused():
-    with pytest.raises(
-        ValueError, match=r"the texts holds no labelled text to use: 1 pairs .*; give a file with text and class"
-    ):
+    with pytest.raises(ValueError, match=r"no labelled text to use: 1 pairs .*; give a file with text and class"):
         put_labels([("", "no")])
 
 
@@ -392,9 +390,8 @@ def test_a_longer_text_takes_no_more_memory(kinds, monkeypatch):
     def peak(lines: int) -> int:
         tracemalloc.start()
         try:
-            encode_text(
-                lambda: ("A cat sat on the mat.\n" for _ in range(lines)), "the text", lines, kinds["characters"]
-            )
+            text = lambda: ("A cat sat on the mat.\n" for _ in range(lines))  # noqa: E731
+            encode_text(text, "the text", lines, kinds["characters"])
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
