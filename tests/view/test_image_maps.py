@@ -12,8 +12,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from regard.config import Run, to_toml
+from regard.data.image.config import ImageData
 from regard.layers.tap import watch
-from regard.models import FAMILIES, describe, saved_tensors
+from regard.models import FAMILIES, saved_tensors
+from regard.run_folder import RunFolder
 from regard.tasks.image_classification import ImageClassifier
 from regard.view.draw import STOPS
 from regard.view.image_maps import MAX_HEADS, ImageMap, Panel, map_image_attention, rollout, to_file
@@ -37,7 +39,7 @@ def classifier(family: str, **sizes) -> ImageClassifier:
     model = FAMILIES[family].build(config).eval()
     for p in model.parameters():
         nn.init.normal_(p, std=0.3)
-    return ImageClassifier(model, Run("tiny", family, config, task="image_classification"), LABELS)
+    return ImageClassifier(model, Run("tiny", family, config, task="image_classification", data=ImageData()), LABELS)
 
 
 def random_image(side: int, channels: int = 1):
@@ -175,7 +177,7 @@ def test_the_image_shown_is_the_models_input(side, channels):
 
 def test_an_untrained_classifier_is_shown_without_a_prediction():
     predictor, image = classifier("vit", **VIT), random_image(12)
-    bare = dataclasses.replace(predictor, run=dataclasses.replace(predictor.run, untrained="classifier"))
+    bare = dataclasses.replace(predictor, run=dataclasses.replace(predictor.run, untrained=("classifier",)))
     assert map_image_attention(bare, image).panels == map_image_attention(predictor, image).panels
     assert map_image_attention(bare, image).caption == "untrained classifier"
 
@@ -269,8 +271,10 @@ def run(tmp_path, monkeypatch) -> Path:
 
 def save_run(folder: Path, predictor: ImageClassifier, task: str, labels: tuple[str, ...]) -> None:
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(describe(predictor.run.family, predictor.run.model, "0")))
-    (folder / "run.toml").write_text(to_toml(Run("tiny", predictor.run.family, predictor.run.model, task=task)))
+    RunFolder(folder).describe(predictor.run.family, dataclasses.asdict(predictor.run.model), "0")
+    (folder / "run.toml").write_text(
+        to_toml(Run("tiny", predictor.run.family, predictor.run.model, task=task, data=ImageData()))
+    )
     (folder / "labels.txt").write_text("".join(f"{label}\n" for label in labels))
     save_file(saved_tensors(predictor.model), folder / "model.safetensors")
 
@@ -308,8 +312,9 @@ def test_mistakes_of_show_are_one_line(regard, run, tmp_path, words, hint):
 
 def test_an_image_generator_is_refused_by_show(regard, tmp_path):
     sizes = {"image": 4, "channels": 1, "levels": 2, "dim": 8, "depth": 1, "heads": 1}
-    generator = ImageClassifier(FAMILIES["image-gpt"].build(FAMILIES["image-gpt"].config(**sizes)),
-                     Run("tiny", "image-gpt", FAMILIES["image-gpt"].config(**sizes), task="image_generation"), ())  # fmt: skip
+    config = FAMILIES["image-gpt"].config(**sizes)
+    run = Run("tiny", "image-gpt", config, task="image_generation", data=ImageData())
+    generator = ImageClassifier(FAMILIES["image-gpt"].build(config), run, ())
     save_run(tmp_path / "image-gpt", generator, "image_generation", ())
     (tmp_path / "image-gpt" / "labels.txt").unlink()
     result = regard("show", tmp_path / "image-gpt", "boot.png")
