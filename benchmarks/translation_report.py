@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from regard.train.metrics import score
 from rich.console import Console
 from rich.table import Table
 
 from regard.data.text.tokenizer import Tokenizer
-from regard.train.metrics import score
 
 
 def compare_outputs(

@@ -79,12 +79,12 @@ class RunFolder:
         """Names of the run folders beside this one."""
         return [file.parent.name for file in self.path.parent.glob(f"*/{self.run.name}")]
 
-    def describe(self, family: str, config: Mapping[str, object], version: str) -> None:
+    def write_description(self, family: str, config: Mapping[str, object], version: str) -> None:
         """Write config.json."""
         about = dict(zip(DESCRIPTION, (f"regard-{family}", version, FORMAT), strict=True))
         write_atomic(self.config, json.dumps({**about, **config}, indent=1).encode())
 
-    def description(self) -> tuple[str, dict[str, object]]:
+    def read_description(self) -> tuple[str, dict[str, object]]:
         """Read config.json: the model's family and the keys of its config."""
         file, wrong = self.config, "train again, or restore the file"
         try:

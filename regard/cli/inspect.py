@@ -159,7 +159,7 @@ def _print_parts(title: str, parts: "list[Part]", lengths: str) -> None:
     for part in parts:
         table.add_section() if part.name == "all" else None
         table.add_row(
-            part.name, f"{part.parameters:,}", f"{part.flops:,}", _bytes(part.bytes), _bytes(part.score_bytes)
+            part.name, f"{part.parameters:,}", f"{part.flops:,}", _format_bytes(part.bytes), _format_bytes(part.score_bytes)
         )
     Console(width=None if sys.stdout.isatty() else 110).print(table)
 
@@ -175,7 +175,7 @@ def _print_image_costs(counted: "dict[str, ImageCost]", changes: list[str]) -> N
     for heading in ("image", "tokens", "parameters", "forward FLOPs", "scores", "their bytes", "all scores"):
         table.add_column(heading, justify="right")
     for name, c in counted.items():
-        scores = (f"{c.entries:,}", _bytes(c.entry_bytes, 5), _bytes(c.whole.score_bytes, 5))
+        scores = (f"{c.entries:,}", _format_bytes(c.entry_bytes, 5), _format_bytes(c.whole.score_bytes, 5))
         table.add_row(name, f"{c.image}", f"{c.tokens:,}" if c.tokens else "-", f"{c.whole.parameters:,}",
                       f"{c.whole.flops:,}", *(scores if c.entries else "---"))  # fmt: skip
     Console(width=None if sys.stdout.isatty() else 130).print(table)
@@ -186,7 +186,7 @@ def _lengths(parts: "list[Part]", source: int, target: int) -> str:
     return f"one pair of {source} and {target} tokens" if pair else f"one text of {source} tokens"
 
 
-def _bytes(n: float, digits: int = 4) -> str:
+def _format_bytes(n: float, digits: int = 4) -> str:
     for unit in ("B", "KiB", "MiB"):
         if n < 1024:
             return f"{n:.{digits}g} {unit}"

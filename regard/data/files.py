@@ -42,7 +42,7 @@ def read_pieces(file: Path, max_len: int) -> Iterator[str]:
                 if not line:
                     return
                 whole = max_len < 0 or len(more) < max_len or line.endswith(b"\n")
-                piece = line if whole else line[: _cut(line)]
+                piece = line if whole else line[: _last_word(line)]
                 if b"\0" in piece:
                     at = before + piece.index(0) + 1
                     raise ValueError(f"{name} line {number} has a zero byte, byte {at}: it is binary; give a text file")
@@ -65,7 +65,7 @@ def read_pieces(file: Path, max_len: int) -> Iterator[str]:
         raise ValueError(f"{file} is not a whole gzip file ({error}); download or compress it again") from None
 
 
-def _cut(line: bytes) -> int:
+def _last_word(line: bytes) -> int:
     """The index of the space before the last word, or of the last character if the line is one word."""
     space = line.rfind(b" ", 1)
     if space > 0:

@@ -101,7 +101,7 @@ def _write_run(folder: Path, imported: ImportedModel, run: Run, tokenizer: Token
     if tokenizer:
         tokenizer.save(files.tokenizer)
     write_atomic(files.weights, save(saved_tensors(imported.model)))
-    files.describe(run.family, dataclasses.asdict(imported.config), version)
+    files.write_description(run.family, dataclasses.asdict(imported.config), version)
     if labels := _labels(imported):
         files.write_labels(labels)
     write_atomic(files.card, card.encode())
@@ -122,7 +122,7 @@ def _default_data(family: str) -> object:
 def _make_run(imported: ImportedModel, name: str, licence: str, data: Mapping[str, object]) -> Run:
     """The run.toml of a checkpoint: enough to continue training, and to predict as the checkpoint does."""
     family, hf = imported.table.family, imported.checkpoint
-    classes = _classes(imported) > 0
+    classes = getattr(imported.config, "classes", 0) > 0
     task = next(name for name in tasks_of(FAMILIES[family], TASKS) if ("classifier" in TASKS[name].trains) == classes)
     beam = {"beam_size": hf.get("num_beams") or 1, "length_penalty": hf.get("length_penalty")}
     return Run(

@@ -127,7 +127,7 @@ def plan_blocks(c: MViTConfig) -> list[PoolPlan]:
     return plans
 
 
-class Pool(nn.Module):
+class GridPool(nn.Module):
     """Pool the grid, then norm; the `before` tokens before the grid are not pooled."""
 
     def __init__(self, before: int, pool: nn.Module, norm: nn.Module):
@@ -153,12 +153,12 @@ class NoPool(nn.Module):
 
 def max_pool(stride: int, before: int) -> nn.Module:
     """Max pooling; stride 1 pools nothing."""
-    return Pool(before, nn.MaxPool2d(stride + 1, stride, stride // 2), nn.Identity()) if stride > 1 else NoPool()
+    return GridPool(before, nn.MaxPool2d(stride + 1, stride, stride // 2), nn.Identity()) if stride > 1 else NoPool()
 
 
 def conv_pool(stride: int, before: int, width: int) -> nn.Module:
     """Depthwise 3 × 3 convolution."""
-    return Pool(before, nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False), Norm(width))
+    return GridPool(before, nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False), Norm(width))
 
 
 class PoolingAttention(nn.Module):

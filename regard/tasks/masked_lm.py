@@ -34,7 +34,7 @@ COUNTED = 4_000_000  # training tokens that the baselines count
 HEAD = "lm_head"
 
 
-class LMHead(Protocol):
+class PredictionHead(Protocol):
     """Vectors → logits of masked tokens."""
 
     output: nn.Linear
@@ -49,7 +49,7 @@ class LMHead(Protocol):
 class MaskedModel(TextEncoder, Protocol):
     """What this task asks of a model."""
 
-    lm_head: LMHead
+    lm_head: PredictionHead
 
 
 class FilledText(NamedTuple):

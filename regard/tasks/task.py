@@ -16,7 +16,7 @@ from regard.data.position import DataPosition
 from regard.data.text.tokenizer import Tokenizer
 from regard.tasks.metrics import Score
 
-__all__ = ["Batch", "Card", "Dataset", "Progress", "Report", "ScoreOptions", "Split", "Task", "require_context"]
+__all__ = ["Batch", "Card", "Dataset", "EncodedSplit", "Progress", "Report", "ScoreOptions", "Task", "require_context"]
 
 Report = Callable[[str], None]  # prints one line
 Progress = Callable[[str, int], None]  # (what, how many are done)
@@ -33,7 +33,7 @@ class Batch(Protocol):
         """The same batch on another device."""
 
 
-class Split(Protocol):
+class EncodedSplit(Protocol):
     """One encoded split of a data set."""
 
     @property
@@ -45,7 +45,7 @@ class Dataset(Protocol):
     """What the training loop asks of a data set."""
 
     @property
-    def train(self) -> Split:
+    def train(self) -> EncodedSplit:
         """The training split."""
 
     @property

@@ -54,8 +54,8 @@ def save(
     shutil.rmtree(part.path, ignore_errors=True)
     part.path.mkdir()
     try:
-        _write(saved_tensors(model) if ema is None else ema.weights, part.weights)
-        _write(_optimizer_tensors(model, optimizer, ema is not None), part.optimizer)
+        _write_tensors(saved_tensors(model) if ema is None else ema.weights, part.weights)
+        _write_tensors(_optimizer_tensors(model, optimizer, ema is not None), part.optimizer)
         values = state.to_json()
         sums = {"state": _digest(values)}
         for file in (part.weights, part.optimizer):
@@ -188,7 +188,7 @@ def _digest(values: dict[str, object]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _write(tensors: dict[str, Tensor], file: Path) -> None:
+def _write_tensors(tensors: dict[str, Tensor], file: Path) -> None:
     """Save tensors; a full disk is an `OSError`, as for any other file."""
     try:
         save_file(tensors, file)

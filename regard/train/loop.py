@@ -72,7 +72,7 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
             with files.removed_if_unused():
                 training = _begin(run, files, fresh, console or Console(stderr=True), world)
             _resume(training)
-            files.describe(training.run.family, dataclasses.asdict(training.run.model), VERSION)
+            files.write_description(training.run.family, dataclasses.asdict(training.run.model), VERSION)
             write_atomic(files.run, to_toml(training.run).encode())
             world.wait()  # the others may read the folder now,
             world.wait()  # and have read it

@@ -271,7 +271,7 @@ def run(tmp_path, monkeypatch) -> Path:
 
 def save_run(folder: Path, predictor: ImageClassifier, task: str, labels: tuple[str, ...]) -> None:
     folder.mkdir()
-    RunFolder(folder).describe(predictor.run.family, dataclasses.asdict(predictor.run.model), "0")
+    RunFolder(folder).write_description(predictor.run.family, dataclasses.asdict(predictor.run.model), "0")
     (folder / "run.toml").write_text(
         to_toml(Run("tiny", predictor.run.family, predictor.run.model, task=task, data=ImageData()))
     )

@@ -185,10 +185,10 @@ def folder_source(listed: ImageFolder, labels: Sequence[str], read: Callable[[Pa
     stamps = [(_relative(file, listed.folder), (s := file.stat()).st_size, s.st_mtime_ns) for file in files]
     ids = np.array([label_ids[label] for _, label in listed.files], dtype=np.int64)
     identity = [str(listed.folder.resolve()), stamps]
-    return ImageSource(str(listed.folder), lambda: _in_order(read, files), ids, identity)
+    return ImageSource(str(listed.folder), lambda: _read_ahead(read, files), ids, identity)
 
 
-def _in_order(read: Callable[[Path], Bytes], files: Iterable[Path]) -> Iterator[Bytes]:
+def _read_ahead(read: Callable[[Path], Bytes], files: Iterable[Path]) -> Iterator[Bytes]:
     """Images read by several threads, in the order of the files; only a few are in memory."""
     threads = os.cpu_count() or 1
     waiting: deque[Future[Bytes]] = deque()

@@ -253,7 +253,7 @@ class Tokenizer:
         unknown = self._inner.id_to_token(self.special.unk) or SPECIAL[UNK]
         return [self._inner.id_to_token(index) or unknown for index in ids]
 
-    def labels(self, ids: Sequence[int]) -> list[str]:
+    def display(self, ids: Sequence[int]) -> list[str]:
         """The tokens for figures, the same for every kind: ▁ before the start of a word, ⏎ for a line end."""
         known = self._inner.get_vocab()
         pairs = zip(ids, self.tokens(ids), strict=True)

@@ -217,11 +217,11 @@ def test_an_unknown_kind_is_refused_with_the_nearest():
 def test_labels_mark_the_start_of_a_word_for_every_kind(kind, wanted):
     tokenizer = train_tokenizer(["a man\n"] * 9, kind, 300)
     special = tokenizer.special
-    assert tokenizer.labels([special.bos, *tokenizer.encode(["a man\n"])[0], special.eos]) == wanted
+    assert tokenizer.display([special.bos, *tokenizer.encode(["a man\n"])[0], special.eos]) == wanted
 
 
 def test_a_piece_inside_a_word_is_labelled_without_a_space():
     tokenizer = train_tokenizer(["ab abc"] * 9, "wordpiece", 9)
-    labels = tokenizer.labels(tokenizer.encode(["abc"])[0])
+    labels = tokenizer.display(tokenizer.encode(["abc"])[0])
     assert "".join(labels) == "▁abc"
     assert len(labels) > 1
