@@ -11,9 +11,7 @@ from pathlib import Path
 from regard.version import VERSION as __version__
 
 _STUB = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-_MODULES = {
-    name: module for module, name in re.findall(r"^from (regard\S+) import \w+ as ([A-Za-z]\w*)$", _STUB, flags=re.M)
-}
+_MODULES = {name: module for module, name in re.findall(r"^from (regard\S+) import \w+ as ([A-Za-z]\w*)$", _STUB, flags=re.M)}
 
 __all__ = ["__version__", *_MODULES]  # noqa: PLE0604
 

@@ -91,9 +91,7 @@ class RunFolder:
             about = json.loads(file.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             near = nearest(self.path.name, self.neighbours)
-            raise ValueError(
-                f"{self.path} is not a run folder: it has no {file.name}{near}; `regard train` makes one"
-            ) from None
+            raise ValueError(f"{self.path} is not a run folder: it has no {file.name}{near}; `regard train` makes one") from None
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{file} is damaged ({error}); {wrong}") from None
         if not isinstance(about, dict):
@@ -187,12 +185,8 @@ class RunFolder:
         home = self.path.resolve()
         for file in inside:
             if file.is_symlink() and not file.resolve().is_relative_to(home):
-                where = (
-                    "; for checkpoints on another disk use train.checkpoints=FOLDER" if file == self.checkpoints else ""
-                )
-                raise ValueError(
-                    f"{file} is a link that leads out of the run folder, to {file.resolve()}; remove it{where}"
-                )
+                where = "; for checkpoints on another disk use train.checkpoints=FOLDER" if file == self.checkpoints else ""
+                raise ValueError(f"{file} is a link that leads out of the run folder, to {file.resolve()}; remove it{where}")
 
 
 def _remove_folder(folder: Path) -> None:

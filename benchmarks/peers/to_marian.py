@@ -38,7 +38,7 @@ def write(run: Path, cache: Path, pairs: list[tuple[str, str]]) -> Path:
     export_model("transformer", translator.model.config, translator.model, part, translator.tokenizer.special)
     ends = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD, "decoder_start_token_id": BOS}
     (part / "generation_config.json").write_text(json.dumps(ends, indent=1))
-    tokens = translator.tokenizer.tokens(range(translator.tokenizer.vocab))
+    tokens = translator.tokenizer.ids_to_tokens(range(translator.tokenizer.vocab))
     (part / "tokens.json").write_text(json.dumps(tokens, ensure_ascii=False), encoding="utf-8")
     save_file(probe(translator, pairs), part / "probe.safetensors")
     part.rename(folder)

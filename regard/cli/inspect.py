@@ -47,9 +47,7 @@ def show(
         check_file(out)
     predictor = load(run, device)
     if isinstance(predictor, ImageGenerator):
-        raise ValueError(
-            f"{run} generates images and takes none; see what it generates: regard generate {run} --out samples.png"
-        )
+        raise ValueError(f"{run} generates images and takes none; see what it generates: regard generate {run} --out samples.png")
     if isinstance(predictor, ImageClassifier):
         _show_image(predictor, what, out, layer, head, beam)
     else:
@@ -128,9 +126,7 @@ def cost(
     if not text_costs and not image_costs:
         raise ValueError(f"{' '.join(changes)} changes no model; name one before it, such as vit-base")
     if image is not None and not image_costs:
-        raise ValueError(
-            f"--image {image} is for image models; {', '.join(text_costs)} take text, give --source instead"
-        )
+        raise ValueError(f"--image {image} is for image models; {', '.join(text_costs)} take text, give --source instead")
     if json_:
         text_parts: dict[str, object] = {name: [part._asdict() for part in parts] for name, parts in text_costs.items()}
         print(json.dumps(text_parts | {name: _to_dict(counted) for name, counted in image_costs.items()}))

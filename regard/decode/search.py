@@ -15,9 +15,7 @@ from regard.decode.topk import blocked_logsumexp, blocked_topk
 
 __all__ = ["Hypothesis", "argmax", "beam", "greedy", "sample", "sampler", "stream"]
 
-SHRINK = (
-    0.75  # finished sentences leave when at most this fraction of the batch is unfinished: shrinking copies the rest
-)
+SHRINK = 0.75  # finished sentences leave when at most this fraction of the batch is unfinished: shrinking copies the rest
 
 
 class Hypothesis(NamedTuple):
@@ -77,9 +75,7 @@ def sampler(
             logits = torch.full_like(logits, -math.inf).scatter(-1, ids, kept)
         if top_p < 1:
             ordered, ids = logits.softmax(-1).sort(-1, descending=True)
-            before = (
-                ordered.cumsum(-1) - ordered
-            )  # the probability of all more likely tokens; 0 for the first, which stays
+            before = ordered.cumsum(-1) - ordered  # the probability of all more likely tokens; 0 for the first, which stays
             removed = torch.zeros_like(before, dtype=torch.bool).scatter(-1, ids, before >= top_p)
             logits = logits.masked_fill(removed, -math.inf)
         return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
@@ -88,9 +84,7 @@ def sampler(
 
 
 @torch.inference_mode()
-def stream(
-    model: Decoder, source: Tensor, choose: Callable[[Tensor], Tensor], *, bos: int | Tensor, limit: int
-) -> Iterator[int]:
+def stream(model: Decoder, source: Tensor, choose: Callable[[Tensor], Tensor], *, bos: int | Tensor, limit: int) -> Iterator[int]:
     """The tokens of one output, each as soon as it is chosen: source (1, S)."""
     token = torch.zeros(1, dtype=torch.long, device=source.device) + bos
     state = model.start(source)

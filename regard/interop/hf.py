@@ -162,9 +162,7 @@ def _text_data(imported: ImportedModel, text: TextFormat, tokenizer: Tokenizer, 
     return {"tokenizer": text.tokenizer, "vocab": tokenizer.vocab, "max_len": max_len}
 
 
-def _text_files(
-    tokenizer_file: Path, run: Run, text: TextFormat, hf: dict[str, object]
-) -> dict[str, dict[str, object]]:
+def _text_files(tokenizer_file: Path, run: Run, text: TextFormat, hf: dict[str, object]) -> dict[str, dict[str, object]]:
     """The JSON files of a text model."""
     tokenizer, max_len = Tokenizer.load(tokenizer_file), getattr(run.model, "max_len", MAX_LEN)
     ids: dict[str, object] = {**weights.special_token_ids(tokenizer.special, text)}

@@ -135,9 +135,7 @@ class LocalAttention(Function):
             grad_weights, packed_grad_v = torch.empty_like(weights), torch.zeros_like(packed_v)
             product = torch.empty_like(grad_out)
             views_v, views_grad_v = layout.shifted_views(packed_v), layout.shifted_views(packed_grad_v)
-            for weight, grad_weight, values, grad_values in zip(
-                weights, grad_weights, views_v, views_grad_v, strict=True
-            ):
+            for weight, grad_weight, values, grad_values in zip(weights, grad_weights, views_v, views_grad_v, strict=True):
                 torch.sum(torch.mul(grad_out, values, out=product), 0, out=grad_weight)
                 grad_values.addcmul_(weight, grad_out)
 

@@ -52,9 +52,7 @@ def read_config(folder: Path) -> tuple[str, Any]:
     run = RunFolder(folder)
     family, values = run.read_description()
     if family not in FAMILIES:
-        raise ValueError(
-            f"{run.config} names model_type 'regard-{family}'; known are regard-{', regard-'.join(FAMILIES)}"
-        )
+        raise ValueError(f"{run.config} names model_type 'regard-{family}'; known are regard-{', regard-'.join(FAMILIES)}")
     return family, build(run.config.name, FAMILIES[family].config, values)
 
 

@@ -68,9 +68,7 @@ class MViTConfig:
     def __post_init__(self) -> None:
         require_min(1, image=self.image, patch=self.patch, kernel=self.kernel, channels=self.channels, dim=self.dim,
                     heads=self.heads, mlp_ratio=self.mlp_ratio, stride=self.stride, classes=self.classes)  # fmt: skip
-        require_min(
-            1, **{"stages of depths": len(self.depths), **{f"depths[{i}]": n for i, n in enumerate(self.depths)}}
-        )
+        require_min(1, **{"stages of depths": len(self.depths), **{f"depths[{i}]": n for i, n in enumerate(self.depths)}})
         require_divisible(self.dim, self.heads)
         require_fraction(dropout=self.dropout, drop_path=self.drop_path)
         if self.kernel % 2 == 0:
@@ -213,9 +211,7 @@ class Block(nn.Module):
         self.expand1 = Linear(plan.dim, plan.inner) if plan.dim != plan.inner else None
         self.pool = max_pool(plan.queries, int(c.pool == "token"))
         self.norm2, hidden = Norm(plan.inner), c.mlp_ratio * plan.inner
-        self.mlp = nn.Sequential(
-            OrderedDict(up=Linear(plan.inner, hidden), gelu=nn.GELU(), down=Linear(hidden, plan.out))
-        )
+        self.mlp = nn.Sequential(OrderedDict(up=Linear(plan.inner, hidden), gelu=nn.GELU(), down=Linear(hidden, plan.out)))
         self.expand2 = Linear(plan.inner, plan.out) if plan.inner != plan.out else None
         self.drop = DropPath(drop_path)
 

@@ -79,9 +79,7 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> I
     return prepare(run.data, run.model, report, progress, labeled=False)
 
 
-def _batches(
-    run: Run, dataset: ImageDataset, position: DataPosition
-) -> Iterator[tuple[Callable[[], WindowBatch], DataPosition]]:
+def _batches(run: Run, dataset: ImageDataset, position: DataPosition) -> Iterator[tuple[Callable[[], WindowBatch], DataPosition]]:
     t = run.train
     return pixel_batches(dataset.train, run.model.levels, t.batch_size, t.seed, run.data.fraction, position)
 

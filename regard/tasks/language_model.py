@@ -101,9 +101,7 @@ class TextGenerator:
         ids = ids or self._start_ids()
         room = self.context - len(ids) + 1  # the last token generated is not read again
         if room < 1:
-            raise ValueError(
-                f"the prompt has {len(ids):,} tokens; this model's context length is {self.context:,}: shorten it"
-            )
+            raise ValueError(f"the prompt has {len(ids):,} tokens; this model's context length is {self.context:,}: shorten it")
         if tokens is not None and tokens > room:
             raise ValueError(f"a prompt of {len(ids):,} tokens and {tokens:,} more; this model's context length is "
                              f"{self.context:,}: ask for at most {room:,}")  # fmt: skip
@@ -163,9 +161,7 @@ def _prefix_length(text: str, stop: str) -> int:
 def next_token_loss(model: CausalModel, batch: WindowBatch, label_smoothing: float) -> tuple[Tensor, Tensor]:
     """Each token of a window is predicted from those before it."""
     features = model.features(batch.text[:, :-1]).flatten(0, 1)  # (B · T, D)
-    return linear_cross_entropy(
-        features, model.output.weight, model.output.bias, batch.text[:, 1:].flatten(), label_smoothing
-    )
+    return linear_cross_entropy(features, model.output.weight, model.output.bias, batch.text[:, 1:].flatten(), label_smoothing)
 
 
 def plain_text(store: PairStore | TextStore) -> TextStore:
@@ -178,9 +174,7 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
     return prepare_text(run.data, tokenizer, report, progress, extra_tokens=(), task=TASK.name)
 
 
-def _batches(
-    run: Run, dataset: TextDataset, position: DataPosition
-) -> Iterator[tuple[Callable[[], WindowBatch], DataPosition]]:
+def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], WindowBatch], DataPosition]]:
     return windows(plain_text(dataset.train).tokens, run.data.max_len, run.train.batch_tokens, run.train.seed, position)
 
 
@@ -213,7 +207,7 @@ def _score(generator: TextGenerator, split: str, options: ScoreOptions) -> list[
     loss = evaluate(generator.model, _validation(run, dataset), next_token_loss)
     scores = [perplexity(loss)]
     ordinary = (
-        token for n, token in enumerate(tokenizer.tokens(range(tokenizer.vocab))) if n not in tokenizer.special_ids
+        token for n, token in enumerate(tokenizer.ids_to_tokens(range(tokenizer.vocab))) if n not in tokenizer.special_ids
     )
     if all(len(token) == 1 for token in ordinary):
         scores.append(Score("bits per character", loss / math.log(2), "of all but the first"))

@@ -80,9 +80,7 @@ class MaskedLM:
         """Token ids of each text."""
         return encode_texts(self.tokenizer, texts)
 
-    def embed(
-        self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None
-    ) -> Tensor:
+    def embed(self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None) -> Tensor:
         """A unit vector for each text, see `TextEmbedder`."""
         return TextEmbedder(self.model, self.tokenizer, self.run).embed(texts, progress)
 
@@ -96,7 +94,7 @@ class MaskedLM:
             raise ValueError("this model's tokenizer has no mask token; it was not trained to predict masked words")
         if MASK not in text:
             raise ValueError(f"no {MASK} in {text[:60]!r}; write {MASK} where a word is to be predicted")
-        [name] = self.tokenizer.tokens([special.mask])
+        [name] = self.tokenizer.ids_to_tokens([special.mask])
         [ids] = self.tokenizer.encode([text.replace(MASK, name)], parse_special=True)
         if len(ids) > self.max_len:
             raise ValueError(f"the text has {len(ids):,} tokens; this model takes at most {self.max_len:,}: shorten it")
@@ -143,9 +141,7 @@ def _masking(run: Run, tokenizer: Tokenizer) -> _Masking:
             "special_ids": tokenizer.special_ids, "vocab": tokenizer.vocab}  # fmt: skip
 
 
-def _batches(
-    run: Run, dataset: TextDataset, position: DataPosition
-) -> Iterator[tuple[Callable[[], MaskedBatch], DataPosition]]:
+def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], MaskedBatch], DataPosition]]:
     text = plain_text(dataset.train).tokens
     return masked_windows(text, seed=run.train.seed, position=position, **_masking(run, dataset.tokenizer))
 
@@ -227,11 +223,7 @@ def _baselines(predicted: _Predicted, text: Ints, vocab: int) -> list[Score]:
         ("bigram baseline", best[predicted.before] == predicted.truth, p_bigram),
     )
     return [
-        Score(
-            name,
-            100 * float(right.mean()),
-            f"of the training text; perplexity {math.exp(-float(np.log(p).mean())):.2f}",
-        )
+        Score(name, 100 * float(right.mean()), f"of the training text; perplexity {math.exp(-float(np.log(p).mean())):.2f}")
         for name, right, p in rows
     ]
 

@@ -30,9 +30,7 @@ Made = TypeVar("Made", bound=_Batch)
 
 
 @torch.inference_mode()
-def evaluate(
-    model: nn.Module, batches: Iterable[Made], loss: Callable[[Any, Made, float], tuple[Tensor, Tensor]]
-) -> float:
+def evaluate(model: nn.Module, batches: Iterable[Made], loss: Callable[[Any, Made, float], tuple[Tensor, Tensor]]) -> float:
     """Mean negative log-likelihood of a prediction, in nats; no label smoothing, no dropout."""
     training, device = model.training, next(model.parameters()).device
     model.eval()
@@ -42,9 +40,7 @@ def evaluate(
         total, count = total + float(nll), count + batch.tokens
     model.train(training)
     if not count:
-        raise ValueError(
-            "the validation data has nothing to predict; give more of it, in the language of the training data"
-        )
+        raise ValueError("the validation data has nothing to predict; give more of it, in the language of the training data")
     return total / count
 
 
@@ -66,9 +62,7 @@ def translation_scores(answers: Sequence[str], references: Sequence[Sequence[str
     return [*scores, Score("exact", exact, "answers equal to a reference")]
 
 
-def classification_scores(
-    predicted: Sequence[str], wanted: Sequence[str], labels: Sequence[str], what: str
-) -> list[Score]:
+def classification_scores(predicted: Sequence[str], wanted: Sequence[str], labels: Sequence[str], what: str) -> list[Score]:
     """Accuracy, and the mean over classes of F1."""
     right = Counter(p for p, w in zip(predicted, wanted, strict=True) if p == w)
     chosen, present = Counter(predicted), Counter(wanted)

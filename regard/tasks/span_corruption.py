@@ -34,9 +34,7 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
     return prepare_text(run.data, tokenizer, report, progress, extra_tokens=SENTINELS, task=TASK.name, check=check)
 
 
-def _batches(
-    run: Run, dataset: TextDataset, position: DataPosition
-) -> Iterator[tuple[Callable[[], PairBatch], DataPosition]]:
+def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], PairBatch], DataPosition]]:
     text, special = plain_text(dataset.train).tokens, dataset.tokenizer.special
     return span_windows(text, run.data.max_len, run.train.batch_tokens, run.train.seed, special, position)
 

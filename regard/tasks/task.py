@@ -96,12 +96,8 @@ class Task(Generic[Model, Data, Made, Predictor]):
         [Run, Data, DataPosition], Iterator[tuple[Callable[[], Made], DataPosition]]
     ]  # endless; makes a batch when called
     validation: Callable[[Run, Data], Iterator[Made]]  # every validation example once
-    loss: Callable[
-        [Model, Made, float], tuple[Tensor, Tensor]
-    ]  # (model, batch, label_smoothing) → two sums, see `loss.py`
-    predictor: Callable[
-        [nn.Module, Run, Tokenizer | None, tuple[str, ...]], Predictor
-    ]  # (model, run, tokenizer, labels)
+    loss: Callable[[Model, Made, float], tuple[Tensor, Tensor]]  # (model, batch, label_smoothing) → two sums, see `loss.py`
+    predictor: Callable[[nn.Module, Run, Tokenizer | None, tuple[str, ...]], Predictor]  # (model, run, tokenizer, labels)
     score: Callable[[Predictor, str, ScoreOptions], list[Score]]  # of a split by name, or a file
     samples: Callable[[Predictor, Data], list[str]] = lambda predictor, dataset: []  # lines shown at every evaluation
     check: Callable[[Run, Model], None] = lambda run, model: None  # refuses a model that does not fit the data

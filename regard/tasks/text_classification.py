@@ -56,18 +56,13 @@ class TextClassifier:
         """Token ids of each text."""
         return encode_texts(self.tokenizer, texts)
 
-    def embed(
-        self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None
-    ) -> Tensor:
+    def embed(self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None) -> Tensor:
         """A unit vector for each text, see `TextEmbedder`."""
         return TextEmbedder(self.model, self.tokenizer, self.run).embed(texts, progress)
 
     @torch.inference_mode()
     def classify(
-        self,
-        texts: Sequence[str] | Sequence[list[int]],
-        top: int = 1,
-        progress: Callable[[int], None] = lambda done: None,
+        self, texts: Sequence[str] | Sequence[list[int]], top: int = 1, progress: Callable[[int], None] = lambda done: None
     ) -> list[list[Prediction]]:
         """The most likely classes of each text, given as text or token ids, best first."""
         predictions: list[list[Prediction]] = [[] for _ in texts]
@@ -88,9 +83,7 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
     return prepare_labeled(run.data, tokenizer, report, progress, task=TASK.name)
 
 
-def _batches(
-    run: Run, dataset: TextDataset, position: DataPosition
-) -> Iterator[tuple[Callable[[], LabeledBatch], DataPosition]]:
+def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], LabeledBatch], DataPosition]]:
     assert isinstance(dataset.train, PairStore)
     return labeled_batches(dataset.train, dataset.tokenizer.special, run.train.batch_tokens, run.train.seed, position)
 
@@ -112,9 +105,7 @@ def _score(classifier: TextClassifier, split: str, options: ScoreOptions) -> lis
         raise ValueError(f"{split} is empty; give a file with a text and its class on each line")
     unknown = next((label for _, label in pairs if label not in classifier.labels), None)
     if unknown is not None:
-        raise ValueError(
-            f"{split} has the class {unknown!r}, never seen in training; known are {', '.join(classifier.labels)}"
-        )
+        raise ValueError(f"{split} has the class {unknown!r}, never seen in training; known are {', '.join(classifier.labels)}")
     predictions = classifier.classify([text for text, _ in pairs], progress=options.progress)
     predicted = [best.text for [best] in predictions]
     return classification_scores(predicted, [label for _, label in pairs], classifier.labels, "texts")

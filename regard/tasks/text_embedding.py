@@ -46,11 +46,7 @@ def max_text_len(model: nn.Module, run: Run) -> int:
 
 
 def encoded_batches(
-    model: nn.Module,
-    tokenizer: Tokenizer,
-    run: Run,
-    texts: Sequence[str] | Sequence[list[int]],
-    progress: Callable[[int], None],
+    model: nn.Module, tokenizer: Tokenizer, run: Run, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None]
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Texts, or their ids, of similar length together: their rows, tokens (B, T) and mask; too long texts are truncated."""
     special, size, device = tokenizer.special, run.decode.batch_size, next(model.parameters()).device
@@ -93,9 +89,7 @@ class TextEmbedder:
         return encode_texts(self.tokenizer, texts)
 
     @torch.inference_mode()
-    def embed(
-        self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None
-    ) -> Tensor:
+    def embed(self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None) -> Tensor:
         """A unit vector for each text, the mean of its tokens' vectors: (B, D).  Similar texts have a large inner product."""
         vectors = torch.zeros(len(texts), self.run.model.dim)
         for rows, tokens, mask in encoded_batches(self.model, self.tokenizer, self.run, texts, progress):

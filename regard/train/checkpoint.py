@@ -34,14 +34,7 @@ __all__ = ["average", "intact_weights", "newest", "prune", "restore", "save"]
 MOMENTS = ("step", "exp_avg", "exp_avg_sq", "row_var", "col_var", "variance")  # of Adam, and of Adafactor
 RAW = "raw"  # suffix of weights of which `model.safetensors` holds the moving average
 RESUMABLE = 2  # newest checkpoints that keep their optimizer state, twice as large as the model
-DAMAGE = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-)  # what reading a damaged file raises
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError)  # what reading a damaged file raises
 
 
 def save(
@@ -99,9 +92,7 @@ def newest(files: RunFolder, report: Callable[[str], None]) -> tuple[Checkpoint,
         except DAMAGE as error:
             report(f"{checkpoint.path} is damaged ({error}); going back to the one before it")
     if found:
-        raise ValueError(
-            f"no checkpoint of {files.path} is intact; train again with --fresh, or restore {found[-1].path}"
-        )
+        raise ValueError(f"no checkpoint of {files.path} is intact; train again with --fresh, or restore {found[-1].path}")
     return None
 
 
@@ -173,9 +164,7 @@ def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, avera
 
 def _random() -> dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]]:
     """How to get and to set the random state of each device."""
-    states: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]] = {
-        "cpu": (torch.get_rng_state, torch.set_rng_state)
-    }
+    states: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]] = {"cpu": (torch.get_rng_state, torch.set_rng_state)}
     if torch.cuda.is_available():
         states |= {f"cuda:{n}": (partial(torch.cuda.get_rng_state, n), partial(torch.cuda.set_rng_state, device=n))
                    for n in range(torch.cuda.device_count())}  # fmt: skip

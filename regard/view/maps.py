@@ -74,9 +74,7 @@ class _Recorded(NamedTuple):
 @singledispatch
 def _record(predictor: TextPredictor, text: str, beam: int | None) -> _Recorded:
     """Run a predictor on a text and collect its attention."""
-    raise TypeError(
-        f"the attention of a {type(predictor).__name__} cannot be shown; register a function with `_record.register`"
-    )
+    raise TypeError(f"the attention of a {type(predictor).__name__} cannot be shown; register a function with `_record.register`")
 
 
 @_record.register

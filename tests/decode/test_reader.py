@@ -72,7 +72,7 @@ def test_a_hidden_word_is_the_likeliest_of_a_forward_pass(guesser):
     found = reader.fill("the [MASK] sat on the [MASK]", top=4)
     special = reader.tokenizer.special
     ids = [
-        special.mask if token == "[MASK]" else reader.tokenizer.ids([token])[0]
+        special.mask if token == "[MASK]" else reader.tokenizer.tokens_to_ids([token])[0]
         for token in ["the", "[MASK]", "sat", "on", "the", "[MASK]"]
     ]
     logits = reader.model(torch.tensor([[special.bos, *ids, special.eos]]))[0, [2, 6]]

@@ -56,6 +56,4 @@ def require_unchanged(data: ImageData) -> None:
     default = ImageData()
     for key in CHANGES:
         if getattr(data, key) != getattr(default, key):
-            raise ValueError(
-                f"data.{key}={getattr(data, key)} is for classification; generation reads images unchanged"
-            )
+            raise ValueError(f"data.{key}={getattr(data, key)} is for classification; generation reads images unchanged")

@@ -107,9 +107,7 @@ def list_images(folder: Path, least: int = 2) -> ImageFolder:
     if not labels:
         raise ValueError(f"{folder} holds no folders; put the images of each class in one, such as {folder}/cats")
     if set(labels) <= SPLITS:
-        raise ValueError(
-            f"{folder} holds {', '.join(labels)}, which are splits; give one, such as {folder / labels[0]}"
-        )
+        raise ValueError(f"{folder} holds {', '.join(labels)}, which are splits; give one, such as {folder / labels[0]}")
     files: list[tuple[Path, str]] = []
     for label in labels:
         if label.splitlines() != [label] or not label.strip() or not _is_text(label):

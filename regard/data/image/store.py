@@ -24,14 +24,7 @@ from regard.config import nearest
 from regard.data.cache import cached
 from regard.data.files import flush, write_atomic
 from regard.data.image.config import ImageData
-from regard.data.image.folders import (
-    ImageFolder,
-    ImageSource,
-    folder_source,
-    list_images,
-    named_source,
-    split_validation,
-)
+from regard.data.image.folders import ImageFolder, ImageSource, folder_source, list_images, named_source, split_validation
 from regard.data.image.io import Bytes, Ints, read_image, resize_square
 from regard.data.sources import SOURCES
 

@@ -110,9 +110,7 @@ def _prepare_tokenizer(
             raise ValueError(f"{name} is empty; give a file with {what}")
         stride = 1 if data.tokenizer == "characters" else -(-total // MAX_EXAMPLES)  # every character must be read
         lines = chain.from_iterable(islice(examples(), 0, None, stride))
-        known = (
-            line.replace(UNKNOWN, "") for line in lines
-        )  # it must not become a token: it encodes as the unknown one
+        known = (line.replace(UNKNOWN, "") for line in lines)  # it must not become a token: it encodes as the unknown one
         train_tokenizer(known, data.tokenizer, data.vocab, extra).save(file)
     tokenizer = Tokenizer.load(file)
     check(tokenizer)
@@ -131,9 +129,7 @@ def require_special(
     elif pad and special.pad == special.eos:
         lacks = "<pad>"
     if lacks:
-        raise ValueError(
-            f"the tokenizer {file} has no {lacks}, which task {task} needs; init from another run, or none"
-        )
+        raise ValueError(f"the tokenizer {file} has no {lacks}, which task {task} needs; init from another run, or none")
 
 
 def encode_pairs_split(
