@@ -19,7 +19,6 @@ from regard.data.image.config import ImageData
 from regard.data.image.io import Bytes
 from regard.data.image.store import ImageDataset, prepare, read_split, read_square, resize_function, resize_side
 from regard.data.position import DataPosition
-from regard.data.text.tokenizer import Tokenizer
 from regard.tasks.metrics import Score, classification_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task
 from regard.tasks.text_embedding import Prediction
@@ -131,10 +130,6 @@ def _score(classifier: ImageClassifier, split: str, options: ScoreOptions) -> li
     return classification_scores([labels[n] for n in predicted], [labels[n] for n in images.labels], labels, "images")
 
 
-def _make(model: nn.Module, run: Run, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> ImageClassifier:
-    return ImageClassifier(model, run, labels)
-
-
 TASK: Task[nn.Module, ImageDataset, ImageBatch, ImageClassifier] = Task(
     name="image_classification",
     kinds=("image-encoder",),
@@ -144,7 +139,7 @@ TASK: Task[nn.Module, ImageDataset, ImageBatch, ImageClassifier] = Task(
     batches=_batches,
     validation=_validation,
     loss=image_class_loss,
-    predictor=_make,
+    predictor=lambda model, run, tokenizer, labels: ImageClassifier(model, run, labels),
     score=_score,
     samples=_samples,
     batch_text=lambda run: f"{run.train.batch_size * run.train.accumulate:,} images",

@@ -222,11 +222,6 @@ def _check(run: Run, model: CausalModel) -> None:
                          f"set model.max_len={length} too, or data.max_len={context}")  # fmt: skip
 
 
-def _make(model: nn.Module, run: Run, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> TextGenerator:
-    assert tokenizer is not None
-    return TextGenerator(model, tokenizer, run)
-
-
 TASK: Task[CausalModel, TextDataset, WindowBatch, TextGenerator] = Task(
     name="language_model",
     kinds=("decoder",),
@@ -236,7 +231,7 @@ TASK: Task[CausalModel, TextDataset, WindowBatch, TextGenerator] = Task(
     batches=_batches,
     validation=_validation,
     loss=next_token_loss,
-    predictor=_make,
+    predictor=lambda model, run, tokenizer, labels: TextGenerator(model, tokenizer, run),
     score=_score,
     samples=_samples,
     check=_check,

@@ -25,7 +25,7 @@ from regard.tasks.language_model import perplexity, plain_text, validation_of
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, evaluate
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
-from regard.tasks.text_embedding import Prediction, TextEmbedder, TextEncoder, encode_texts, max_text_len
+from regard.tasks.text_embedding import Prediction, TextEmbedder, TextEncoder
 
 __all__ = ["TASK", "FilledText", "MaskedLM"]
 
@@ -71,18 +71,7 @@ class MaskedLM:
     tokenizer: Tokenizer
     run: Run
 
-    @property
-    def max_len(self) -> int:
-        """The most tokens of a text."""
-        return max_text_len(self.model, self.run)
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text."""
-        return encode_texts(self.tokenizer, texts)
-
-    def embed(self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None) -> Tensor:
-        """A unit vector for each text, see `TextEmbedder`."""
-        return TextEmbedder(self.model, self.tokenizer, self.run).embed(texts, progress)
+    max_len, encode, embed = TextEmbedder.max_len, TextEmbedder.encode, TextEmbedder.embed
 
     @torch.inference_mode()
     def fill(self, text: str, top: int = 5) -> FilledText:
@@ -228,11 +217,6 @@ def _baselines(predicted: _Predicted, text: Ints, vocab: int) -> list[Score]:
     ]
 
 
-def _make(model: nn.Module, run: Run, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> MaskedLM | TextEmbedder:
-    assert tokenizer is not None
-    return (TextEmbedder if HEAD in run.untrained else MaskedLM)(model, tokenizer, run)
-
-
 TASK: Task[MaskedModel, TextDataset, MaskedBatch, MaskedLM | TextEmbedder] = Task(
     name="masked_lm",
     kinds=("encoder",),
@@ -242,7 +226,7 @@ TASK: Task[MaskedModel, TextDataset, MaskedBatch, MaskedLM | TextEmbedder] = Tas
     batches=_batches,
     validation=_validation,
     loss=masked_token_loss,
-    predictor=_make,
+    predictor=lambda model, run, tokenizer, labels: (TextEmbedder if HEAD in run.untrained else MaskedLM)(model, tokenizer, run),
     score=_score,
     samples=_samples,
     check=lambda run, model: require_context(run, model, extra=0),

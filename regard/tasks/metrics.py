@@ -9,7 +9,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, nn
 
-__all__ = ["Score", "classification_scores", "evaluate", "translation_scores"]
+__all__ = ["Batch", "Score", "classification_scores", "evaluate", "translation_scores"]
 
 
 class Score(NamedTuple):
@@ -20,13 +20,18 @@ class Score(NamedTuple):
     signature: str
 
 
-class _Batch(Protocol):
+class Batch(Protocol):
+    """What training and evaluation ask of a batch."""
+
     @property
-    def tokens(self) -> int: ...
-    def to(self, device: torch.device) -> Self: ...
+    def tokens(self) -> int:
+        """How many predictions it holds; the loss is averaged over them."""
+
+    def to(self, device: torch.device) -> Self:
+        """The same batch on another device."""
 
 
-Made = TypeVar("Made", bound=_Batch)
+Made = TypeVar("Made", bound=Batch)
 
 
 @torch.inference_mode()

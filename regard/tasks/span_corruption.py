@@ -5,8 +5,6 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from torch import nn
-
 from regard.config import Run
 from regard.data.position import DataPosition
 from regard.data.text.batches import PairBatch
@@ -49,11 +47,6 @@ def _score(predictor: Translator, split: str, options: ScoreOptions) -> list[Sco
     return [perplexity(evaluate(predictor.model, _validation(predictor.run, dataset), sequence_loss))]
 
 
-def _make(model: nn.Module, run: Run, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> Translator:
-    assert tokenizer is not None
-    return Translator(model, tokenizer, run, spell_spans)
-
-
 TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     name="span_corruption",
     kinds=KINDS,
@@ -63,7 +56,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     batches=_batches,
     validation=_validation,
     loss=sequence_loss,
-    predictor=_make,
+    predictor=lambda model, run, tokenizer, labels: Translator(model, tokenizer, run, spell_spans),
     score=_score,
     check=lambda run, model: require_context(run, model, extra=1),
 )

@@ -6,31 +6,19 @@ The training loop, the model card, scoring and the command line ask the task of 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from regard.config import Run
 from regard.data.position import DataPosition
 from regard.data.text.tokenizer import Tokenizer
-from regard.tasks.metrics import Score
+from regard.tasks.metrics import Batch, Score
 
 __all__ = ["Batch", "Card", "Dataset", "EncodedSplit", "Progress", "Report", "ScoreOptions", "Task", "require_context"]
 
 Report = Callable[[str], None]  # prints one line
 Progress = Callable[[str, int], None]  # (what, how many are done)
-
-
-class Batch(Protocol):
-    """What the training loop asks of a batch."""
-
-    @property
-    def tokens(self) -> int:
-        """How many predictions it holds; the loss is averaged over them."""
-
-    def to(self, device: torch.device) -> Self:
-        """The same batch on another device."""
 
 
 class EncodedSplit(Protocol):
@@ -97,7 +85,7 @@ class Task(Generic[Model, Data, Made, Predictor]):
     ]  # endless; makes a batch when called
     validation: Callable[[Run, Data], Iterator[Made]]  # every validation example once
     loss: Callable[[Model, Made, float], tuple[Tensor, Tensor]]  # (model, batch, label_smoothing) → two sums, see `loss.py`
-    predictor: Callable[[nn.Module, Run, Tokenizer | None, tuple[str, ...]], Predictor]  # (model, run, tokenizer, labels)
+    predictor: Callable[[nn.Module, Run, Any, tuple[str, ...]], Predictor]  # (model, run, tokenizer, labels)
     score: Callable[[Predictor, str, ScoreOptions], list[Score]]  # of a split by name, or a file
     samples: Callable[[Predictor, Data], list[str]] = lambda predictor, dataset: []  # lines shown at every evaluation
     check: Callable[[Run, Model], None] = lambda run, model: None  # refuses a model that does not fit the data

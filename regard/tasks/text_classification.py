@@ -20,7 +20,7 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.tasks.loss import class_cross_entropy
 from regard.tasks.metrics import Score, classification_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
-from regard.tasks.text_embedding import Prediction, TextEmbedder, encode_texts, encoded_batches, max_text_len
+from regard.tasks.text_embedding import Prediction, TextEmbedder, encoded_batches
 
 __all__ = ["TASK", "TextClassifier"]
 
@@ -47,18 +47,7 @@ class TextClassifier:
     run: Run
     labels: tuple[str, ...]
 
-    @property
-    def max_len(self) -> int:
-        """The most tokens of a text; longer ones are truncated."""
-        return max_text_len(self.model, self.run)
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text."""
-        return encode_texts(self.tokenizer, texts)
-
-    def embed(self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None) -> Tensor:
-        """A unit vector for each text, see `TextEmbedder`."""
-        return TextEmbedder(self.model, self.tokenizer, self.run).embed(texts, progress)
+    max_len, encode, embed = TextEmbedder.max_len, TextEmbedder.encode, TextEmbedder.embed
 
     @torch.inference_mode()
     def classify(
@@ -111,11 +100,6 @@ def _score(classifier: TextClassifier, split: str, options: ScoreOptions) -> lis
     return classification_scores(predicted, [label for _, label in pairs], classifier.labels, "texts")
 
 
-def _make(model: nn.Module, run: Run, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> TextClassifier:
-    assert tokenizer is not None
-    return TextClassifier(model, tokenizer, run, labels)
-
-
 TASK: Task[ClassifyingEncoder, TextDataset, LabeledBatch, TextClassifier] = Task(
     name="text_classification",
     kinds=("encoder",),
@@ -125,7 +109,7 @@ TASK: Task[ClassifyingEncoder, TextDataset, LabeledBatch, TextClassifier] = Task
     batches=_batches,
     validation=_validation,
     loss=text_class_loss,
-    predictor=_make,
+    predictor=lambda model, run, tokenizer, labels: TextClassifier(model, tokenizer, run, labels),
     score=_score,
     samples=_samples,
     check=lambda run, model: require_context(run, model, extra=2),

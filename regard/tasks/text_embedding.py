@@ -24,6 +24,17 @@ class Prediction(NamedTuple):
     probability: float
 
 
+class EncoderPredictor(Protocol):
+    """A predictor with a text encoder; each of them encodes and embeds texts as `TextEmbedder` does."""
+
+    @property
+    def model(self) -> nn.Module: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def run(self) -> Run: ...
+
+
 class TextEncoder(Protocol):
     """What predictors of this kind ask of a model."""
 
@@ -80,16 +91,18 @@ class TextEmbedder:
     run: Run
 
     @property
-    def max_len(self) -> int:
+    def max_len(self: "EncoderPredictor") -> int:
         """The most tokens of a text; longer ones are truncated."""
         return max_text_len(self.model, self.run)
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode(self: "EncoderPredictor", texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text."""
         return encode_texts(self.tokenizer, texts)
 
     @torch.inference_mode()
-    def embed(self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None) -> Tensor:
+    def embed(
+        self: "EncoderPredictor", texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None
+    ) -> Tensor:
         """A unit vector for each text, the mean of its tokens' vectors: (B, D).  Similar texts have a large inner product."""
         vectors = torch.zeros(len(texts), self.run.model.dim)
         for rows, tokens, mask in encoded_batches(self.model, self.tokenizer, self.run, texts, progress):

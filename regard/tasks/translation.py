@@ -296,11 +296,6 @@ def _advice(run: Run, batches: int) -> str:
             "train.batch_tokens=1024 train.accumulate=4")  # fmt: skip
 
 
-def _make(model: nn.Module, run: Run, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> Translator:
-    assert tokenizer is not None
-    return Translator(model, tokenizer, run)
-
-
 TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     name="translation",
     kinds=KINDS,
@@ -310,7 +305,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     batches=batch_pairs,
     validation=validate_pairs,
     loss=sequence_loss,
-    predictor=_make,
+    predictor=lambda model, run, tokenizer, labels: Translator(model, tokenizer, run),
     score=_score,
     samples=_samples,
     check=lambda run, model: require_context(run, model, extra=1),
