@@ -61,9 +61,8 @@ def step_function(layer: nn.Module, start: int = 0, stop: int | None = None) -> 
 
 @step_function.register(nn.Linear)
 def _(layer: nn.Linear, start: int = 0, stop: int | None = None) -> Function:
-    return partial(
-        F.linear, weight=layer.weight[start:stop], bias=None if layer.bias is None else layer.bias[start:stop]
-    )
+    bias = None if layer.bias is None else layer.bias[start:stop]
+    return partial(F.linear, weight=layer.weight[start:stop], bias=bias)
 
 
 @step_function.register(Int8Linear)
