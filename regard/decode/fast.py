@@ -67,7 +67,7 @@ def _(layer: nn.Linear, start: int = 0, stop: int | None = None) -> Function:
 
 @step_function.register(Int8Linear)
 def _(layer: Int8Linear, start: int = 0, stop: int | None = None) -> Function:
-    packed = layer.pack(start, stop)
+    packed = layer.prepack(start, stop)
     return partial(torch.ops.quantized.linear_dynamic.default, W_prepack=packed, reduce_range=REDUCE_RANGE)
 
 

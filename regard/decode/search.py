@@ -27,7 +27,7 @@ class Hypothesis(NamedTuple):
     score: float | None
 
 
-def _score(total: float, length: int, penalty: float) -> float:
+def _normalized_score(total: float, length: int, penalty: float) -> float:
     return total / length**penalty
 
 
@@ -127,7 +127,7 @@ def _generate(
             outputs[i].append(token_id)
             if token_id == eos or len(outputs[i]) >= max_lens[i]:
                 ids = outputs[i][:-1] if token_id == eos else outputs[i]
-                finished[i] = Hypothesis(ids, _score(float(total[row]), len(outputs[i]), penalty) if scored else None)
+                finished[i] = Hypothesis(ids, _normalized_score(float(total[row]), len(outputs[i]), penalty) if scored else None)
                 rows[row] = -1
 
         # Shrink the batch once enough sentences are finished.
@@ -173,7 +173,7 @@ def beam(
         row, rank = (ends[:, :width] & best[:, :width].isfinite() & active[:, None]).nonzero().T
         ended = torch.cat((output[row, parent[row, rank]], token[row, rank][:, None]), -1).tolist()
         for i, ids, total in zip(sentence[row].tolist(), ended, best[row, rank].tolist(), strict=True):
-            finished[i].append((_score(total, length, penalty), ids[:-1] if ids[-1] == eos else ids))
+            finished[i].append((_normalized_score(total, length, penalty), ids[:-1] if ids[-1] == eos else ids))
 
         # The W best candidates that do not end are the next beams.
         score, kept = best.masked_fill(ends, -math.inf).topk(width)  # (B, W)

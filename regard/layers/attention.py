@@ -40,7 +40,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, score
         past = causal_mask(q.shape[-2], k.shape[-2], q.device)
         mask, causal = past if mask is None else mask & past, False
     if score is None and not need_weights:  # the same numbers from one fused kernel
-        return _fused(q, k, v, _merge(bias, mask), causal, dropout, scale), None
+        return _fused(q, k, v, _additive_mask(bias, mask), causal, dropout, scale), None
     if score is None:
         scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)  # (..., Q, K)
     else:
@@ -66,7 +66,7 @@ def attend_tapped(tap: Tap | None, q: Tensor, k: Tensor, v: Tensor, *, scale: fl
     return mixed
 
 
-def _merge(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
+def _additive_mask(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
     """One additive or boolean mask for the fused kernel."""
     if bias is None or mask is None:
         return mask if bias is None else bias

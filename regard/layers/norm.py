@@ -29,7 +29,7 @@ class PreNorm(nn.Module):
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
-        return self.dropout.onto(x, f(self.norm(x)))
+        return self.dropout.add_residual(x, f(self.norm(x)))
 
     @staticmethod
     def final_norm(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:
@@ -50,7 +50,7 @@ class PostNorm(nn.Module):
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
-        return self.norm(self.dropout.onto(x, f(x)))
+        return self.norm(self.dropout.add_residual(x, f(x)))
 
     @staticmethod
     def final_norm(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:
@@ -73,7 +73,7 @@ class ResPostNorm(nn.Module):
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
-        return self.dropout.onto(x, self.norm(f(x)))
+        return self.dropout.add_residual(x, self.norm(f(x)))
 
     @staticmethod
     def final_norm(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:

@@ -97,11 +97,11 @@ class T5(nn.Module):
         norm = partial(nn.RMSNorm, eps=1e-6)
         wrap = partial(PreNorm, c.dim, c.dropout, norm)
         self.encoder = nn.ModuleList(EncoderBlock(attention(), mlp(), wrap) for _ in range(c.depth))
-        self.encoder_bias = BucketedPositionBias(c.heads, c.buckets, c.max_distance, both_ways=True)
+        self.encoder_bias = BucketedPositionBias(c.heads, c.buckets, c.max_distance, bidirectional=True)
         self.encoder_norm = norm(c.dim)
         blocks = [DecoderBlock(attention(), attention(), mlp(), wrap) for _ in range(c.depth)]
         self.decoder = cast(Sequence[DecoderBlock], nn.ModuleList(blocks))
-        self.decoder_bias = BucketedPositionBias(c.heads, c.buckets, c.max_distance, both_ways=False)
+        self.decoder_bias = BucketedPositionBias(c.heads, c.buckets, c.max_distance, bidirectional=False)
         self.decoder_norm = norm(c.dim)
         self.output = Linear(c.dim, c.vocab, bias=False)
         # A tied table is large for an output layer, so the features are scaled down.

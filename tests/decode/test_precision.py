@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from regard.data.text.toys import toy_pairs
-from regard.decode.folder import load
 from regard.decode.precision import PrecisionProbe
-from regard.decode.translator import Translator
 from regard.layers.linear import Int8Linear
+from regard.tasks.load import load
+from regard.tasks.translation import Translator
 
 
 @pytest.fixture(scope="module")

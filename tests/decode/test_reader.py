@@ -6,10 +6,10 @@ import json
 import pytest
 import tokenizers
 import torch
+from regard.decode.reader import Reader
 
 from regard.config import DecodeConfig, Run
 from regard.data.text.tokenizer import Tokenizer, train_tokenizer
-from regard.decode.reader import Reader
 from regard.models.bert import BERT, BERTConfig
 
 TEXTS = ["the cat sat on the mat", "a dog", "the mat", "", "the cat and the dog sat on a mat " * 3]
@@ -25,7 +25,10 @@ def reader() -> Reader:
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.3)
     return Reader(
-        model, tokenizer, Run("tiny", "bert", config, task="class", decode=DecodeConfig(batch_size=2)), LABELS
+        model,
+        tokenizer,
+        Run("tiny", "bert", config, task="text_classification", decode=DecodeConfig(batch_size=2)),
+        LABELS,
     )
 
 
@@ -53,7 +56,7 @@ def test_a_vector_is_the_mean_of_its_tokens_made_one_long(reader):
 @pytest.fixture(scope="module")
 def guesser(reader) -> Reader:
     """The same model, said to have been trained on hidden words."""
-    return dataclasses.replace(reader, run=dataclasses.replace(reader.run, task="masked"), labels=())
+    return dataclasses.replace(reader, run=dataclasses.replace(reader.run, task="masked_lm"), labels=())
 
 
 def test_one_that_was_not_trained_to_guess_says_so(reader, guesser):
@@ -82,7 +85,9 @@ def test_a_hidden_word_is_the_likeliest_of_a_forward_pass(guesser):
 
 
 def test_a_text_too_long_is_known_and_cut(reader):
-    assert reader.too_long(TEXTS) == [4]
+    assert [len(ids) > reader.max_len for ids in reader.tokenizer.encode(TEXTS)] == [
+        row == 4 for row in range(len(TEXTS))
+    ]
     cut = reader.tokenizer.decode(reader.tokenizer.encode([TEXTS[4]])[0][:18])
     torch.testing.assert_close(reader.embed([TEXTS[4]]), reader.embed([cut]))
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.text.toys import toy_pairs
-from regard.decode.folder import load
-from regard.decode.translator import SHARE, Sampling, Translator
 from regard.layers.tap import watch
+from regard.tasks.load import load
+from regard.tasks.translation import SHARE, Sampling, Translator
 
 TEXTS = [source for source, _ in toy_pairs("reverse", "test", 40)]
 

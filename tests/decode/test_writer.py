@@ -9,8 +9,8 @@ from regard.config import DataConfig, Run
 from regard.data.text.tokenizer import train_tokenizer
 from regard.decode import search
 from regard.decode.fast import decoder
-from regard.decode.writer import TextGenerator, _until
 from regard.models.gpt import GPT, GPTConfig
+from regard.tasks.language_model import TextGenerator, _until
 
 TEXT = "to be, or not to be:\nthat is the question.\n"
 law = settings(max_examples=40)
@@ -23,7 +23,9 @@ def writer(kind: str = "characters", max_len: int = 40) -> TextGenerator:
     model = GPT(config).eval()
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.5)
-    return TextGenerator(model, tokenizer, Run("tiny", "gpt", config, task="next", data=DataConfig(tokenizer=kind)))
+    return TextGenerator(
+        model, tokenizer, Run("tiny", "gpt", config, task="language_model", data=DataConfig(tokenizer=kind))
+    )
 
 
 one = writer()

@@ -169,7 +169,7 @@ def test_some_int8_rows_equal_those_of_the_whole_layer(seed, width, outputs, bia
     got = small.rows(x, start, stop)
     assert got.shape == (2, 3, stop - start)
     assert small.rows(x, start, start + 1).shape == (2, 3, 1)  # after another part was packed
-    assert small.pack(start, stop) is small.pack(start, stop)  # packed once
+    assert small.prepack(start, stop) is small.prepack(start, stop)  # packed once
     torch.testing.assert_close(got, small(x)[..., start:stop])  # each output has its own scale
     assert ((got - exact(linear, x)[..., start:stop]).abs() <= max_error(linear, x)[..., start:stop]).all()
 

@@ -1,43 +1,46 @@
-"""Batches of pictures; their order, and what is changed of each, are a function of (seed, epoch).
+"""Batches of images, or of their pixel ids; their order and augmentation are a function of (seed, epoch, batch).
 
-An epoch takes the pictures in random order.  What a batch changes is drawn for (seed, epoch, batch), so one can go on
-from any `Place` to the very same bits.
+    stored  →  random crop, flip  →  RandAugment  →  random erasing  →  minus mean, over std  →  mixup
 
-    stored  →  cut at random, mirrored  →  two changes  →  a rectangle hidden  →  minus mean, over std  →  mixed in pairs
+An epoch takes the images in random order; training resumes from any `DataPosition` with identical batches.
 
-Shapes: B batch, C channels, Y X rows and columns, N all pictures.
+Shapes: B batch, C channels, Y X rows and columns, N all images, T pixels.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from regard.config import DataConfig
 from regard.data.image.augment import augment, crop, erase, flip, mixup
-from regard.data.image.io import Bytes
+from regard.data.image.config import ImageData
+from regard.data.image.io import Bytes, Ints
 from regard.data.image.store import ImageStore
-from regard.data.text.batches import DataPosition
-from regard.data.text.store import Ints
+from regard.data.position import BatchStream, DataPosition
+from regard.data.text.windows import WindowBatch
 
-__all__ = ["ImageBatch", "all_image_batches", "batch_order", "pictures", "stratified_fraction", "to_model_input"]
+__all__ = [
+    "ImageBatch", "all_image_batches", "all_pixel_batches", "batch_order", "dequantize", "image_batches",
+    "pixel_batches", "quantize", "stratified_fraction", "to_model_input",
+]  # fmt: skip
 
-SHARED = 1  # the seed of which pictures are the share to learn from: the same for every training
+FRACTION_SEED = 1  # of the images in a fraction: the same for every training
 
 
 class ImageBatch(NamedTuple):
-    """Some pictures, and the class of each; mixed ones have two."""
+    """Images, and the class of each; after mixup each has two."""
 
     image: Tensor  # (B, C, Y, X)
     label: Tensor  # (B,)
-    other: Tensor  # (B,): the class of what was laid over it, or its own
-    part: Tensor  # (B,): how much of it is of the first class
+    other: Tensor  # (B,): the class of the image mixed in, or its own
+    part: Tensor  # (B,): the fraction of the first class
 
     @property
     def tokens(self) -> int:
-        """What is to predict: one class a picture."""
+        """Classes to predict: one for each image."""
         return len(self.label)
 
     def to(self, device: torch.device) -> "ImageBatch":
@@ -45,105 +48,139 @@ class ImageBatch(NamedTuple):
         return ImageBatch(*(part.to(device, non_blocking=True) for part in self))
 
 
-def pictures(
-    images: ImageStore, image: int, batch: int, seed: int, how: DataConfig, place: DataPosition = DataPosition()
-) -> Iterator[tuple[ImageBatch, DataPosition]]:
-    """Endless batches of `batch` pictures, `image` pixels a side, each with the place of the one after it."""
-    _check(images.side, image)
-    if how.crop >= images.side:
-        most = images.side - 1
+def image_batches(
+    store: ImageStore, image: int, batch: int, seed: int, data: ImageData, position: DataPosition = DataPosition()
+) -> BatchStream[ImageBatch]:
+    """Endless batches of `batch` images, `image` pixels a side, from a position on."""
+    _require_side(store.side, image)
+    if data.crop >= store.side:
         raise ValueError(
-            f"data.crop={how.crop} moves pictures of {images.side} pixels out of sight; use {most} or less"
+            f"data.crop={data.crop} moves images of {store.side} pixels out of sight; use {store.side - 1} or less"
         )
-    for chosen, drawn, after in batch_order(stratified_fraction(images.labels, how.fraction), batch, seed, place):
-        yield _changed(images, chosen, image, how, _generator(*drawn)), after
+    for rows, seeds, after in batch_order(stratified_fraction(store.labels, data.fraction), batch, seed, position):
+        yield partial(_augmented, store, rows, image, data, seeds), after
+
+
+def all_image_batches(store: ImageStore, image: int, batch: int, data: ImageData) -> Iterator[ImageBatch]:
+    """The centre of every image once, in order, without augmentation: for evaluation."""
+    for first in range(0, len(store), batch):
+        label = torch.from_numpy(store.labels[first : first + batch])
+        x = to_model_input(store.images[first : first + batch], image, data)
+        yield ImageBatch(x, label, label, torch.ones(len(label)))
+
+
+def pixel_batches(
+    store: ImageStore,
+    levels: int,
+    batch: int,
+    seed: int,
+    fraction: float = 1.0,
+    position: DataPosition = DataPosition(),
+) -> BatchStream[WindowBatch]:
+    """Endless batches of `batch` images as pixel ids, from a position on."""
+    for rows, _, after in batch_order(stratified_fraction(store.labels, fraction), batch, seed, position):
+        yield partial(_read_pixels, store, np.sort(rows), levels), after
+
+
+def all_pixel_batches(store: ImageStore, levels: int, batch: int) -> Iterator[WindowBatch]:
+    """Every image once as pixel ids, in order: for evaluation."""
+    for first in range(0, len(store), batch):
+        yield _read_pixels(store, np.arange(first, min(first + batch, len(store))), levels)
 
 
 def batch_order(
-    rows: Ints, batch: int, seed: int, place: DataPosition
+    rows: Ints, batch: int, seed: int, position: DataPosition
 ) -> Iterator[tuple[Ints, list[int], DataPosition]]:
-    """Which of the rows (N,) each batch takes, what its draws depend on, and the place after it; endless, from a place on.
+    """For each batch, endlessly: its rows of (N,), its random seed, and the position after it.
 
-    A last batch of an epoch that is not half full is left out.
+    The last batch of an epoch is left out if it is less than half full.
     """
-    count = max(1, (2 * len(rows) + batch) // (2 * batch))  # as many as N / batch rounds to
-    epoch, _, skip = place
+    count = max(1, (2 * len(rows) + batch) // (2 * batch))  # N / batch, rounded
+    epoch, _, skip = position
     while True:
         order = np.random.default_rng([seed, epoch]).permutation(rows)
-        for number in range(skip, count):
-            after = DataPosition(epoch + 1) if number + 1 == count else DataPosition(epoch, 0, number + 1)
-            yield order[number * batch : (number + 1) * batch], [seed, epoch, number], after
+        for index in range(skip, count):
+            after = DataPosition(epoch + 1) if index + 1 == count else DataPosition(epoch, 0, index + 1)
+            yield order[index * batch : (index + 1) * batch], [seed, epoch, index], after
         epoch, skip = epoch + 1, 0
 
 
-def all_image_batches(images: ImageStore, image: int, batch: int, how: DataConfig) -> Iterator[ImageBatch]:
-    """Every picture once, in order, its middle, unchanged: for evaluation."""
-    for first in range(0, len(images), batch):
-        label = torch.from_numpy(images.labels[first : first + batch])
-        seen = to_model_input(images.pictures[first : first + batch], image, how)
-        yield ImageBatch(seen, label, label, torch.ones(len(label)))
-
-
-def to_model_input(pictures: Bytes, image: int, how: DataConfig) -> Tensor:
-    """What a model sees of pictures: the middle, `image` pixels a side, normalised; (B, S, S, C) → (B, C, Y, X)."""
-    _check(min(pictures.shape[1:3]), image)
-    top, left = ((side - image) // 2 for side in pictures.shape[1:3])
-    return _normalised(_planes(pictures[:, top : top + image, left : left + image]), how)
-
-
-def stratified_fraction(labels: Ints, share: float) -> Ints:
-    """The rows of a share of each class, at least one; the same every time, and those of less lie within: (N,) → (n,)."""
-    if share == 1:
+def stratified_fraction(labels: Ints, fraction: float) -> Ints:
+    """The rows of a fraction of each class, at least one: always the same, and nested in larger ones; (N,) → (n,)."""
+    if fraction == 1:
         return np.arange(len(labels))
     found = []
     for label in np.unique(labels):
-        rows = np.random.default_rng([SHARED, int(label)]).permutation(np.flatnonzero(labels == label))
-        found.append(rows[: max(1, round(share * len(rows)))])
+        rows = np.random.default_rng([FRACTION_SEED, int(label)]).permutation(np.flatnonzero(labels == label))
+        found.append(rows[: max(1, round(fraction * len(rows)))])
     return np.sort(np.concatenate(found))
 
 
-def _check(side: int, image: int) -> None:
+def to_model_input(images: Bytes, image: int, data: ImageData) -> Tensor:
+    """The centre of each image, `image` pixels a side, normalised: (B, S, S, C) → (B, C, Y, X)."""
+    _require_side(min(images.shape[1:3]), image)
+    top, left = ((side - image) // 2 for side in images.shape[1:3])
+    return _normalize(_channels_first(images[:, top : top + image, left : left + image]), data)
+
+
+def _augmented(store: ImageStore, rows: Ints, image: int, data: ImageData, seeds: list[int]) -> ImageBatch:
+    (state,) = np.random.SeedSequence(seeds).generate_state(1, np.uint64)
+    generator = Generator().manual_seed(int(state) >> 1)
+    label = torch.from_numpy(store.labels[rows])
+    x = _channels_first(store.images[rows])  # (B, C, S, S)
+    if data.crop or store.side > image:
+        x = crop(x, image, data.crop, generator)  # (B, C, Y, X)
+    if data.flip:
+        x = flip(x, generator)
+    x = augment(x, data.augment, generator)
+    if data.erase:
+        x = erase(x, data.erase, generator)
+    x = _normalize(x, data)
+    if not data.mixup:
+        return ImageBatch(x, label, label, torch.ones(len(label)))
+    x, other, part = mixup(x, label, data.mixup, generator)
+    return ImageBatch(x, label, other, part)
+
+
+def _require_side(side: int, image: int) -> None:
     if side < image:
-        raise ValueError(
-            f"pictures of {side} pixels were stored, the model sees {image}; store them with {image} or more"
-        )
+        raise ValueError(f"images of {side} pixels were stored, the model reads {image}; store {image} or more")
 
 
-def _generator(*numbers: int) -> Generator:
-    (state,) = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
-    return Generator().manual_seed(int(state) >> 1)
+def _channels_first(images: Bytes) -> Tensor:
+    """(B, Y, X, C) → (B, C, Y, X)."""
+    return torch.from_numpy(np.array(images.transpose(0, 3, 1, 2), order="C"))
 
 
-def _planes(pictures: Bytes) -> Tensor:
-    """Pixel by pixel → channel by channel: (B, Y, X, C) → (B, C, Y, X)."""
-    return torch.from_numpy(np.array(pictures.transpose(0, 3, 1, 2), order="C"))
+def _normalize(x: Tensor, data: ImageData) -> Tensor:
+    """Subtract the mean of each channel and divide by its standard deviation."""
+    mean, std = (_per_channel(key, values, x.shape[1]) for key, values in (("mean", data.mean), ("std", data.std)))
+    return (x.float() - mean) / std
 
 
-def _normalised(x: Tensor, how: DataConfig) -> Tensor:
-    """Bytes → numbers around 0, minus the mean of their channel, over its spread."""
-    both = [_each(name, value, x.shape[1]) for name, value in (("mean", how.mean), ("std", how.std))]
-    return (x.float() - both[0]) / both[1]
-
-
-def _each(name: str, values: list[float], channels: int) -> Tensor:
-    """A number for each channel, of pixels from 0 to 255: (C, 1, 1)."""
+def _per_channel(key: str, values: list[float], channels: int) -> Tensor:
+    """One number for each channel, scaled to pixels from 0 to 255: (C, 1, 1)."""
     if len(values) not in (0, channels):
-        raise ValueError(f"data.{name} is {values}; a picture here has {channels} channels: give one number for each")
+        raise ValueError(f"data.{key} is {values}; an image here has {channels} channels: give one number for each")
     return 255 * torch.tensor(values or [0.5] * channels)[:, None, None]
 
 
-def _changed(images: ImageStore, rows: Ints, image: int, how: DataConfig, generator: Generator) -> ImageBatch:
-    label = torch.from_numpy(images.labels[rows])
-    x = _planes(images.pictures[rows])  # (B, C, S, S)
-    if how.crop or images.side > image:
-        x = crop(x, image, how.crop, generator)  # (B, C, Y, X)
-    if how.flip:
-        x = flip(x, generator)
-    x = augment(x, how.augment, generator)
-    if how.erase:
-        x = erase(x, how.erase, generator)
-    x = _normalised(x, how)
-    if not how.mixup:
-        return ImageBatch(x, label, label, torch.ones(len(label)))
-    x, other, part = mixup(x, label, how.mixup, generator)
-    return ImageBatch(x, label, other, part)
+def quantize(images: Bytes, levels: int) -> Ints:
+    """Pixel ids: each channel rounded down to one of `levels`, the channels as digits; (B, Y, X, C) → (B, T)."""
+    level = images.astype(np.int64) * levels // 256  # (B, Y, X, C)
+    weights = levels ** np.arange(images.shape[-1] - 1, -1, -1)
+    return (level @ weights).reshape(len(images), -1)
+
+
+def dequantize(ids: Ints, levels: int, side: int, channels: int) -> Bytes:
+    """The images of pixel ids, from black (0) to white (255): (B, T) → (B, Y, X, C)."""
+    weights = levels ** np.arange(channels - 1, -1, -1)
+    level = ids[..., None] // weights % levels  # (B, T, C)
+    return np.rint(level * (255 / (levels - 1))).astype(np.uint8).reshape(len(ids), side, side, channels)
+
+
+def _read_pixels(store: ImageStore, rows: Ints, levels: int) -> WindowBatch:
+    """A start token, whose id follows the last pixel id, then the pixels."""
+    ids = quantize(store.images[rows], levels)  # (B, T)
+    start = levels ** store.images.shape[-1]
+    return WindowBatch(torch.from_numpy(np.pad(ids, ((0, 0), (1, 0)), constant_values=start)))  # (B, T + 1)

@@ -1,7 +1,4 @@
-"""Which pictures there are, of a named set or in folders of one's own, and of which class each is.
-
-Shapes: Y X rows and columns, C channels.
-"""
+"""Which images there are, in a named set or in own folders, and the class of each."""
 
 import hashlib
 import os
@@ -18,26 +15,34 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from regard.data.image.io import Bytes, read_image
+from regard.data.image.io import Bytes, Ints, read_image
 from regard.data.sources import SOURCES, locate
-from regard.data.text.store import Ints
 
-__all__ = ["ENDINGS", "ImageSource", "folder_source", "left_out", "list_images", "named_source", "split_validation"]
+__all__ = ["ENDINGS", "ImageFolder", "ImageSource", "folder_source", "list_images", "named_source", "split_validation"]
 
-HELD_OUT = 10  # of so many own pictures of a class, one is held out
-AHEAD = 4  # pictures a thread may be ahead of the one that is written
+VALID_EVERY = 10  # one own image of a class in this many is for validation
+AHEAD = 4  # images a thread may read ahead of the one being written
 ENDINGS = frozenset((".jpg", ".jpeg", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm",
                      ".avif", ".jp2"))  # fmt: skip
-SPLITS = frozenset(("train", "valid", "validation", "val", "test"))  # names of folders that are no classes
+SPLITS = frozenset(("train", "valid", "validation", "val", "test"))  # names of folders that are not classes
 
 
 class ImageSource(NamedTuple):
-    """Some pictures and the numbers of their classes: how to read them again, and what they depend on."""
+    """Images and their class ids: how to read them again, and what they depend on."""
 
     name: str
-    pictures: Callable[[], Iterator[Bytes]]
+    images: Callable[[], Iterator[Bytes]]
     labels: Ints
     identity: object
+
+
+class ImageFolder(NamedTuple):
+    """A listing of own images, one folder for each class."""
+
+    folder: Path
+    labels: list[str]  # classes, sorted
+    files: list[tuple[Path, str]]  # each image and its class, sorted
+    skipped: Counter[str]  # endings of files that are not images
 
 
 def named_source(name: str, split: str, channels: int) -> ImageSource:
@@ -47,44 +52,41 @@ def named_source(name: str, split: str, channels: int) -> ImageSource:
     labels = _arrays(file, "labels")["labels"].astype(np.int64)
     if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
         raise ValueError(f"{file} has the class {labels.max()}; wanted 0 to {classes - 1}: get it again")
-    rows = _rows(labels, SOURCES[name].held, split)
+    rows = _rows(labels, SOURCES[name].valid_images, split)
 
-    def pictures() -> Iterator[Bytes]:
-        held = _arrays(file)
-        count = len(held["images"] if "images" in held else held["offsets"][1:])
+    def images() -> Iterator[Bytes]:
+        arrays = _arrays(file)
+        count = len(arrays["images"] if "images" in arrays else arrays["offsets"][1:])
         if count != len(labels):
-            raise ValueError(f"{file} has {count:,} pictures and {len(labels):,} labels; get it again")
-        if "images" in held:
-            mode = "L" if channels == 1 else "RGB"
-            for number in rows.tolist():
-                yield np.array(Image.fromarray(held["images"][number]).convert(mode)).reshape(
-                    *held["images"].shape[1:3], channels
-                )
+            raise ValueError(f"{file} has {count:,} images and {len(labels):,} labels; get it again")
+        if "images" in arrays:
+            mode, shape = "L" if channels == 1 else "RGB", (*arrays["images"].shape[1:3], channels)
+            for row in rows.tolist():
+                yield np.array(Image.fromarray(arrays["images"][row]).convert(mode)).reshape(shape)
             return
-        cuts, content = held["offsets"].tolist(), held["jpeg"].tobytes()
-        for number in rows.tolist():
-            one = content[cuts[number] : cuts[number + 1]]
-            yield read_image(one, channels, name=f"picture {number:,} of {file}")
+        cuts, content = arrays["offsets"].tolist(), arrays["jpeg"].tobytes()
+        for row in rows.tolist():
+            yield read_image(content[cuts[row] : cuts[row + 1]], channels, name=f"image {row:,} of {file}")
 
     stamp = file.stat()
     identity = [str(file.resolve()), stamp.st_size, stamp.st_mtime_ns, hashlib.sha256(rows.tobytes()).hexdigest()]
-    return ImageSource(f"{name} {split}", pictures, labels[rows], identity)
+    return ImageSource(f"{name} {split}", images, labels[rows], identity)
 
 
-def _rows(labels: Ints, held: int, split: str) -> Ints:
-    """Which pictures of a file are those of a split: of train so many are held out as valid, evenly of each class."""
-    if not held or split not in ("train", "valid"):
+def _rows(labels: Ints, count: int, split: str) -> Ints:
+    """The images of a file that belong to a split: `count` of train are for validation, evenly from each class."""
+    if not count or split not in ("train", "valid"):
         return np.arange(len(labels))
     by_class = np.argsort(labels, kind="stable")
-    valid = by_class[(2 * np.arange(held) + 1) * len(labels) // (2 * held)]
+    valid = by_class[(2 * np.arange(count) + 1) * len(labels) // (2 * count)]
     return np.sort(valid) if split == "valid" else np.setdiff1d(np.arange(len(labels)), valid)
 
 
 def _arrays(file: Path, *only: str) -> dict[str, npt.NDArray[np.generic]]:
     """The arrays of a named set: images, or jpeg and offsets; and labels."""
     try:
-        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as held:
-            found = {key: held[key] for key in only or held.files}
+        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            found = {key: archive[key] for key in only or archive.files}
     except (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{file} is not a whole .npz file ({error}); get it again") from None
     if not only and not ("images" in found or {"jpeg", "offsets"} <= set(found)):
@@ -92,114 +94,102 @@ def _arrays(file: Path, *only: str) -> dict[str, npt.NDArray[np.generic]]:
     return found
 
 
-def list_images(folder: Path, least: int = 2) -> tuple[list[str], list[tuple[Path, str]]]:
-    """The classes of own pictures, a folder each, and all pictures in them with the name of their class, sorted."""
+def list_images(folder: Path, least: int = 2) -> ImageFolder:
+    """List own images, sorted: each folder is a class; fewer than `least` classes are refused."""
     if not folder.is_dir():
         what = f"{folder} is a file" if folder.exists() else f"no folder {folder}"
-        raise ValueError(f"{what}; give a folder that holds a folder of pictures for each class")
-    inside = sorted(path.name for path in folder.iterdir() if path.is_dir() and not _hidden(path.name))
-    if not inside:
+        raise ValueError(f"{what}; give a folder that holds a folder of images for each class")
+    folders: list[Path] = []
+    skipped: list[Path] = []  # files beside the folders of classes are not read
+    for path in sorted(path for path in folder.iterdir() if not _ignored(path.name)):
+        (folders if path.is_dir() else skipped).append(path)
+    labels = [path.name for path in folders]
+    if not labels:
+        raise ValueError(f"{folder} holds no folders; put the images of each class in one, such as {folder}/cats")
+    if set(labels) <= SPLITS:
         raise ValueError(
-            f"{folder} holds no folders; put the pictures of each class in a folder of their own, such as {folder}/cats"
+            f"{folder} holds {', '.join(labels)}, which are splits; give one, such as {folder / labels[0]}"
         )
-    if set(inside) <= SPLITS:
-        raise ValueError(
-            f"{folder} holds {', '.join(inside)}, which are no classes; give one of them, such as {folder / inside[0]}"
-        )
-    found: list[tuple[Path, str]] = []
-    for label in inside:
+    files: list[tuple[Path, str]] = []
+    for label in labels:
         if label.splitlines() != [label] or not label.strip() or not _is_text(label):
             raise ValueError(f"{folder} holds the folder {label!r}; a class is one line of text, name it so")
-        pictures = (file for file in _walk(folder / label) if file.suffix.lower() in ENDINGS)
-        files = sorted(pictures, key=lambda file: _relative(file, folder))
-        if not files:
-            raise ValueError(
-                f"{folder / label} holds no pictures (.jpg, .png, .webp, …); put some in, or remove the folder"
-            )
-        found += [(file, label) for file in files]
-    if len(inside) < least:
-        raise ValueError(f"{folder} has one class only, {inside[0]!r}; give pictures of two or more, to be told apart")
-    return inside, found
+        images: list[Path] = []
+        for file in _walk(folder / label):
+            (images if file.suffix.lower() in ENDINGS else skipped).append(file)
+        if not images:
+            raise ValueError(f"{folder / label} holds no images (.jpg, .png, .webp, …); put some in, or remove it")
+        files += [(file, label) for file in sorted(images, key=lambda file: _relative(file, folder))]
+    if len(labels) < least:
+        raise ValueError(f"{folder} has one class only, {labels[0]!r}; give images of two or more classes")
+    endings = (path.suffix.lower() or "without an ending" for path in skipped)
+    return ImageFolder(folder, labels, files, Counter(ending for ending in endings if ending not in ENDINGS))
 
 
-def _hidden(name: str) -> bool:
-    return name.startswith(".") or name == "__MACOSX"  # what an archive of a Mac leaves beside the pictures
+def _ignored(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"  # added by archives made on a Mac
 
 
 def _is_text(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)  # bytes that are not UTF-8
 
 
-def left_out(folder: Path) -> Counter[str]:
-    """The endings of files below a folder that are not taken for pictures, and how many have each."""
-    every = (file.suffix.lower() or "without an ending" for file in _walk(folder))
-    return Counter(ending for ending in every if ending not in ENDINGS)
-
-
 def _walk(folder: Path) -> Iterator[Path]:
-    """All files below a folder that are not hidden, links followed, though never in a circle."""
-    seen = set[str]()
-    for place, inside, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(place)
-        if real in seen:
+    """All files below a folder that are not hidden; links are followed, but never in a circle."""
+    visited = set[str]()
+    for path, inside, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(path)
+        if real in visited:
             inside.clear()
             continue
-        seen.add(real)
-        inside[:] = [name for name in inside if not _hidden(name)]
-        for name in files:
-            if not _hidden(name):
-                yield Path(place, name)
+        visited.add(real)
+        inside[:] = [name for name in inside if not _ignored(name)]
+        yield from (Path(path, name) for name in files if not _ignored(name))
 
 
 def _relative(file: Path, folder: Path) -> str:
-    """A file's name below a folder, spelt the same on every machine."""
+    """A file's path below a folder, spelled the same on every machine."""
     return unicodedata.normalize("NFC", file.relative_to(folder).as_posix())
 
 
-def split_validation(
-    folder: Path, files: Sequence[tuple[Path, str]]
-) -> tuple[list[tuple[Path, str]], list[tuple[Path, str]]]:
-    """Own pictures → those to learn from, and a tenth of each class that is held out, at least one.
+def split_validation(listed: ImageFolder) -> tuple[ImageFolder, ImageFolder]:
+    """Split own images into training and validation: a tenth of each class, at least one image.
 
-    Which ones depends on nothing but their names below the folder.
+    The split depends only on the file names below the folder.
     """
-    drawn: dict[str, list[tuple[str, Path]]] = defaultdict(list)
-    for file, label in files:
-        name = _relative(file, folder).encode("utf-8", "surrogateescape")
-        drawn[label].append((hashlib.sha256(name).hexdigest(), file))
-    held = set[Path]()
-    for label, some in drawn.items():
-        if len(some) < 2:
-            raise ValueError(
-                f"{folder / label} has one picture; wanted two or more, to hold one out: add some, or give data.valid"
-            )
-        held |= {file for _, file in sorted(some)[: max(1, round(len(some) / HELD_OUT))]}
-    return [pair for pair in files if pair[0] not in held], [pair for pair in files if pair[0] in held]
+    by_class: dict[str, list[tuple[str, Path]]] = defaultdict(list)
+    for file, label in listed.files:
+        name = _relative(file, listed.folder).encode("utf-8", "surrogateescape")
+        by_class[label].append((hashlib.sha256(name).hexdigest(), file))
+    valid = set[Path]()
+    for label, hashed in by_class.items():
+        if len(hashed) < 2:
+            raise ValueError(f"{listed.folder / label} has one image; add one for validation, or give data.valid")
+        valid |= {file for _, file in sorted(hashed)[: max(1, round(len(hashed) / VALID_EVERY))]}
+    parts: tuple[list[tuple[Path, str]], list[tuple[Path, str]]] = ([], [])
+    for file, label in listed.files:
+        parts[file in valid].append((file, label))
+    return listed._replace(files=parts[0]), listed._replace(files=parts[1])
 
 
-def folder_source(
-    folder: Path, files: Sequence[tuple[Path, str]], labels: Sequence[str], read: Callable[[Path], Bytes]
-) -> ImageSource:
-    """Own pictures, of the classes `labels`, by number; read by several threads."""
-    number_of = {label: number for number, label in enumerate(labels)}
-    for file, label in files:
-        if label not in number_of:
+def folder_source(listed: ImageFolder, labels: Sequence[str], read: Callable[[Path], Bytes]) -> ImageSource:
+    """Own images with the class ids of `labels`, or of their own classes; several threads read them."""
+    label_ids = {label: index for index, label in enumerate(labels or listed.labels)}
+    for file, label in listed.files:
+        if label not in label_ids:
             raise ValueError(
                 f"{file} is of class {label!r}, never seen in training; known are {', '.join(labels)}: "
                 f"rename its folder, or leave it out"
             )
-
-    stamps = [(_relative(file, folder), (s := file.stat()).st_size, s.st_mtime_ns) for file, _ in files]
-    return ImageSource(
-        str(folder),
-        lambda: _in_order(read, [file for file, _ in files]),
-        np.array([number_of[label] for _, label in files], dtype=np.int64),
-        [str(folder.resolve()), stamps],
-    )
+    files = [file for file, _ in listed.files]
+    stamps = [(_relative(file, listed.folder), (s := file.stat()).st_size, s.st_mtime_ns) for file in files]
+    ids = np.array([label_ids[label] for _, label in listed.files], dtype=np.int64)
+    identity = [str(listed.folder.resolve()), stamps]
+    return ImageSource(str(listed.folder), lambda: _read_ahead(read, files), ids, identity)
 
 
-def _in_order(read: Callable[[Path], Bytes], files: Iterable[Path]) -> Iterator[Bytes]:
-    """What several threads read, in the order of the files; only a few are held."""
+def _read_ahead(read: Callable[[Path], Bytes], files: Iterable[Path]) -> Iterator[Bytes]:
+    """Images read by several threads, in the order of the files; only a few are in memory."""
     threads = os.cpu_count() or 1
     waiting: deque[Future[Bytes]] = deque()
     with ThreadPoolExecutor(threads) as pool:
@@ -211,5 +201,5 @@ def _in_order(read: Callable[[Path], Bytes], files: Iterable[Path]) -> Iterator[
             while waiting:
                 yield waiting.popleft().result()
         finally:
-            for one in waiting:  # none, unless reading was given up
-                one.cancel()
+            for future in waiting:  # empty, unless the caller stopped reading
+                future.cancel()

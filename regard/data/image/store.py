@@ -1,42 +1,67 @@
-"""Pictures as squares of bytes on disk, so that memory does not grow with their number.
+"""Images as squares of bytes on disk, so that memory does not grow with their number.
 
-Every picture is read once, upright, and stored as training wants it: one that cannot be read is named before training
-starts.  What is stored is a little larger than what the model sees, so that training can cut elsewhere every time.
+Every image is read once and stored upright: an unreadable file is reported before training starts.  Stored squares are
+a little larger than the model's input, so that training can take random crops.
 
-    pictures.bin  uint8, (N, S, S, C): red, green, blue, or grey
-    labels.bin    one int64 a picture: the number of its class
-    about.json    counts and the digest; written last, so a folder with it is whole
+    images.bin    uint8, (N, S, S, C): red, green, blue, or grey
+    labels.bin    one int64 for each image: the id of its class
+    about.json    counts and the digest; written last, so a folder that has it is complete
 
-Shapes: N pictures, S side of what is stored, Y X rows and columns, C channels.
+Shapes: N images, S side of a stored square, C channels.
 """
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from regard.config import nearest
+from regard.data.cache import cached
 from regard.data.files import flush, write_atomic
-from regard.data.image.io import Bytes, resize_square
-from regard.data.text.store import Ints, cached
+from regard.data.image.config import ImageData
+from regard.data.image.folders import (
+    ImageFolder,
+    ImageSource,
+    folder_source,
+    list_images,
+    named_source,
+    split_validation,
+)
+from regard.data.image.io import Bytes, Ints, read_image, resize_square
+from regard.data.sources import SOURCES
 
-__all__ = ["ImageStore", "default_resize", "store_images"]
+__all__ = [
+    "ImageDataset", "ImageInput", "ImageStore", "default_resize", "prepare", "read_split", "read_square",
+    "resize_function", "resize_side", "store_images",
+]  # fmt: skip
 
 FORMAT = 1  # of the files above
-OFTEN = 50  # pictures between two reports of progress
+REPORT_EVERY = 50  # images
+NAMED_CLASSES = 20  # named before training
+
+Report = Callable[[str], None]
+Progress = Callable[[str, int], None]
 
 
-def default_resize(image: int, own: int | None) -> int:
-    """The side to store pictures with that a model sees `image` pixels of; `own` is that of a named set's.
+class ImageInput(Protocol):
+    """The part of a model's config that says which images it reads."""
 
-    8/7 of it, as the 256 of which ImageNet's 224 are cut; but pictures of the very size are left as they are.
-    """
-    return image if own == image else round(image * 8 / 7)
+    @property
+    def image(self) -> int:
+        """Side in pixels."""
+
+    @property
+    def channels(self) -> int:
+        """1 (grey) or 3 (red, green, blue)."""
 
 
 class ImageStore:
-    """Labelled pictures on disk."""
+    """Labelled images on disk."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -45,8 +70,8 @@ class ImageStore:
         self.side: int = about["side"]
         self.channels: int = about["channels"]
         shape = (about["count"], self.side, self.side, self.channels)
-        self.pictures: np.memmap[tuple[int, ...], np.dtype[np.uint8]] = np.memmap(
-            folder / "pictures.bin", dtype=np.uint8, mode="r", shape=shape
+        self.images: np.memmap[tuple[int, ...], np.dtype[np.uint8]] = np.memmap(
+            folder / "images.bin", dtype=np.uint8, mode="r", shape=shape
         )
         self.labels: Ints = np.fromfile(folder / "labels.bin", dtype=np.int64)
 
@@ -54,42 +79,152 @@ class ImageStore:
         return len(self.labels)
 
 
-def store_images(
-    pictures: Callable[[], Iterable[Bytes]],
-    labels: Sequence[int] | Ints,
-    name: str,
-    identity: object,
-    side: int,
-    channels: int,
-    progress: Callable[[int], None] = lambda done: None,
-    fit: Callable[[Bytes, int], Bytes] = resize_square,
-) -> ImageStore:
-    """Store pictures in the cache folder, or find them there from an earlier time.
+class ImageDataset(NamedTuple):
+    """The images that training reads."""
 
-    `identity` is what the pictures depend on (files, their sizes and times): the store is found by it.  The pictures are
-    of any size, with the channels asked for; `fit` makes each of them a square of so many pixels.
+    train: ImageStore
+    valid: ImageStore
+    labels: tuple[str, ...]  # class names by id; none if no class is learned
+    tokenizer: None = None  # of text alone
+
+
+def prepare(data: ImageData, model: ImageInput, report: Report, progress: Progress, *, labeled: bool) -> ImageDataset:
+    """Store the training and validation images in the size the model's config asks for; own folders are listed once."""
+    _require_images(data)
+    listed, labels = None, SOURCES[data.source].labels if data.source else ()
+    if data.train:
+        listed = list_images(Path(data.train).expanduser(), 2 if labeled else 1)
+        labels = tuple(listed.labels)
+        _report_folder(listed, report)
+    store = partial(_store_split, data, model, report=report, labels=labels, progress=progress, labeled=labeled)
+    return ImageDataset(store("train", listed), store("valid", listed), labels if labeled else ())
+
+
+def read_split(
+    data: ImageData, model: ImageInput, split: str, report: Report, *, labels: Sequence[str] = (),
+    progress: Progress = lambda what, done: None, labeled: bool = True,
+) -> ImageStore:  # fmt: skip
+    """Store one split by name, or an own folder; `labels` are the class names by id.
+
+    Images for a classifier (`labeled`) are stored larger than its input, for random crops; others in its size.
     """
-    numbers = np.asarray(labels, dtype=np.int64)
+    _require_images(data)
+    return _store_split(data, model, split, None, report, labels, progress, labeled)
+
+
+def _store_split(
+    data: ImageData, model: ImageInput, split: str, listed: ImageFolder | None, report: Report, labels: Sequence[str],
+    progress: Progress, labeled: bool,
+) -> ImageStore:  # fmt: skip
+    side = resize_side(data, model.image) if labeled else model.image
+    if side < model.image:
+        raise ValueError(f"data.resize={side} is less than the model's {model.image} pixels; use {model.image} or more")
+    if data.source and (split == "valid" or split in SOURCES[data.source].splits):
+        source = named_source(data.source, split, model.channels)
+    else:
+        source = _own_source(data, split, listed, labels, partial(read_square, data, model, side))
+    identity = [source.identity, model.image, data.fit, data.resample, data.resize]  # all that the squares depend on
+    done, fit = partial(progress, f"reading {source.name}"), resize_function(data, model.image)
+    store = store_images(source.images, source.labels, source.name, identity, side, model.channels, done, fit)
+    report(f"{source.name}: {len(store):,} images, stored as {side} × {side} pixels")
+    return store
+
+
+def _own_source(
+    data: ImageData, split: str, listed: ImageFolder | None, labels: Sequence[str], read: Callable[[Path], Bytes]
+) -> ImageSource:
+    """Images from own folders; a tenth of the training images is for validation if no other folder is given."""
+    path = {"train": data.train, "valid": data.valid or data.train}.get(split, split)
+    if not path:
+        raise ValueError(f"no {split} data; give data.{split}=FOLDER with a folder for each class, or data.source=NAME")
+    folder = Path(path).expanduser()
+    if data.source and not folder.exists():
+        has = SOURCES[data.source].splits
+        raise ValueError(f"{data.source} has no split {split!r}{nearest(split, has)}, and there is no such folder; "
+                         f"splits are {', '.join(has)}")  # fmt: skip
+    if listed is None or folder != listed.folder:
+        listed = list_images(folder, least=1)
+    if split not in ("train", "valid") or data.valid:
+        return folder_source(listed, labels, read)
+    source = folder_source(split_validation(listed)[split == "valid"], labels, read)
+    return source._replace(name=f"{source.name}, validation") if split == "valid" else source
+
+
+def _require_images(data: ImageData) -> None:
+    known = [name for name, source in SOURCES.items() if source.kind == "images"]
+    if data.source and data.source not in known:
+        what = "is not a set of images" if data.source in SOURCES else "is not known"
+        raise ValueError(
+            f"data.source={data.source} {what}{nearest(data.source, known)}; known are {', '.join(known)}; "
+            f"for own images set data.train to a folder with one folder for each class"
+        )
+
+
+def _report_folder(listed: ImageFolder, report: Report) -> None:
+    if listed.skipped:
+        kinds = ", ".join(f"{count:,} {ending}" for ending, count in listed.skipped.most_common(5))
+        report(f"{listed.folder}: files that are not images regard reads are left out: {kinds}")
+    counts = Counter(label for _, label in listed.files)
+    shown = [f"{label!r} {counts[label]:,}" for label in listed.labels[:NAMED_CLASSES]]
+    more = len(listed.labels) - NAMED_CLASSES
+    report(f"classes: {', '.join(shown)}{f', and {more} more' if more > 0 else ''}")
+
+
+def default_resize(image: int, own: int | None) -> int:
+    """The side of stored squares for a model input of `image` pixels; `own` is the side of a named set's images.
+
+    8/7 of the input, as in ImageNet's 256 for 224; images that already have the input's size are stored unchanged.
+    """
+    return image if own == image else round(image * 8 / 7)
+
+
+def resize_side(data: ImageData, image: int) -> int:
+    """The side to which images are scaled before the model's `image` pixels are cropped, in training and inference."""
+    return data.resize or default_resize(image, SOURCES[data.source].side if data.source in SOURCES else None)
+
+
+def resize_function(data: ImageData, image: int) -> Callable[[Bytes, int], Bytes]:
+    """The function that turns an image of any shape into a square of a given side."""
+    return partial(resize_square, center=image, fit=data.fit, resample=data.resample)
+
+
+def read_square(data: ImageData, model: ImageInput, side: int, file: Path) -> Bytes:
+    """Read an image file as a square: (S, S, C), the same in training and inference."""
+    # An explicit data.resize reproduces another program, which scales in one step; else a draft is decoded: faster.
+    return resize_function(data, model.image)(read_image(file, model.channels, None if data.resize else side), side)
+
+
+def store_images(
+    images: Callable[[], Iterable[Bytes]], labels: Sequence[int] | Ints, name: str, identity: object, side: int,
+    channels: int, progress: Callable[[int], None] = lambda done: None,
+    fit: Callable[[Bytes, int], Bytes] = resize_square,
+) -> ImageStore:  # fmt: skip
+    """Store images in the cache folder, or find them there.
+
+    The cache key is `identity` (files, their sizes and times).  Images have any size and the given channels; `fit`
+    makes each a square of `side` pixels.
+    """
+    ids = np.asarray(labels, dtype=np.int64)
 
     def write(folder: Path) -> None:
         digest, done = hashlib.sha256(repr((side, channels)).encode()), 0
-        with open(folder / "pictures.bin", "wb") as file:
-            for done, picture in enumerate(pictures(), 1):
-                content = fit(picture, side).tobytes()
+        with open(folder / "images.bin", "wb") as file:
+            for done, image in enumerate(images(), 1):
+                content = fit(image, side).tobytes()
                 file.write(content)
                 digest.update(content)
-                if done % OFTEN == 0:
+                if done % REPORT_EVERY == 0:
                     progress(done)
         if not done:
-            raise ValueError(f"{name} holds no pictures; give some")
-        assert done == len(numbers), f"{done} pictures, {len(numbers)} labels"
+            raise ValueError(f"{name} holds no images; give a folder with images in it")
+        assert done == len(ids), f"{done} images, {len(ids)} labels"
         progress(done)
-        numbers.tofile(folder / "labels.bin")
-        digest.update(numbers.tobytes())
-        for name_ in ("pictures.bin", "labels.bin"):
-            flush(folder / name_)
+        ids.tofile(folder / "labels.bin")
+        digest.update(ids.tobytes())
+        for part in ("images.bin", "labels.bin"):
+            flush(folder / part)
         about = {"count": done, "side": side, "channels": channels, "digest": digest.hexdigest()}
         write_atomic(folder / "about.json", json.dumps(about).encode())
 
-    order = hashlib.sha256(numbers.tobytes()).hexdigest()
-    return ImageStore(cached(["pictures", FORMAT, identity, order, side, channels], write))
+    order = hashlib.sha256(ids.tobytes()).hexdigest()
+    return ImageStore(cached(["images", FORMAT, identity, order, side, channels], write))

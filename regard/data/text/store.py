@@ -1,25 +1,20 @@
-"""A corpus as token numbers on disk, so that memory does not grow with it.
+"""A corpus as token ids on disk, so that memory does not grow with its size.
 
-Text is encoded once, in one stream, and checked on the way: a bad line is named before training starts.  Pairs are read
-by blocks, in any order, from plain files: nothing of the corpus stays in memory but the pool being read.
+Text is encoded once, in one stream, and checked on the way: a bad line is reported before training starts.  Pairs are
+read by blocks, in any order: only the current pool is in memory.
 
     tokens.bin    source then target of each pair, without start or end, uint16 or uint32; or one plain text
-    lengths.bin   two uint16 a pair: tokens of its source, of its target
-    blocks.bin    one int64 a block: where its tokens start
-    about.json    counts and the digest; written last, so a folder with it is whole
+    lengths.bin   two uint16 for each pair: tokens of its source, of its target
+    blocks.bin    one int64 for each block: the offset of its tokens
+    about.json    counts and the digest; written last, so a folder that has it is complete
 
-A labelled text is a pair whose target is one number, that of its class.
+A labelled text is a pair whose target is one number, the id of its class.
 """
 
 import hashlib
 import json
-import os
 import re
-import shutil
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -27,32 +22,43 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from regard.data.files import cache_folder, flush, write_atomic
+from regard.data.cache import cached
+from regard.data.files import flush, write_atomic
 from regard.data.text.readers import Pair
 from regard.data.text.tokenizer import Tokenizer
 
-__all__ = ["BLOCK", "UNKNOWN", "Ints", "PairStore", "Pool", "Text", "cached", "encode", "encode_labels", "encode_text"]
+__all__ = [
+    "BLOCK", "UNKNOWN", "Ints", "PairStore", "Pool", "TextStore", "Tokens", "encode_labeled", "encode_pairs", "encode_text",
+]  # fmt: skip
 
-FORMAT = 1  # of the files below
 BLOCK = 4096  # pairs read together
 CHUNK = 1 << 18  # characters of a plain text encoded together
-DAY = 86_400  # seconds
-UNKNOWN = "⁇"  # a word that a set has left out; read as the unknown token
+UNKNOWN = "⁇"  # a word that a data set has removed; encoded as the unknown token
 
 Ints = npt.NDArray[np.int64]
+Tokens = npt.NDArray[np.unsignedinteger]
+Encoded = tuple[list[int], list[int]]  # source and target ids of a pair
 
 
 class Pool(NamedTuple):
-    """Some pairs in memory: one row of tokens, and where each pair's source and target lie in it."""
+    """Pairs in memory: one row of tokens, and the position of each pair in it."""
 
-    tokens: npt.NDArray[np.unsignedinteger]
-    starts: Ints
+    tokens: Tokens
+    starts: Ints  # position of each pair's source; its target follows
     sources: Ints  # length of each source
     targets: Ints  # length of each target
 
+    def take(self, rows: Ints) -> "Pool":
+        """Copy some pairs, in the order given: the copy does not keep the pool in memory."""
+        sources, targets = self.sources[rows], self.targets[rows]
+        lengths = sources + targets
+        starts = np.cumsum(lengths) - lengths
+        offsets = np.repeat(self.starts[rows] - starts, lengths)
+        return Pool(self.tokens[offsets + np.arange(len(offsets))], starts, sources, targets)
+
 
 class PairStore:
-    """An encoded corpus on disk."""
+    """An encoded corpus of pairs on disk."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -66,11 +72,11 @@ class PairStore:
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are."""
+        """Number of blocks."""
         return -(-self.pairs // BLOCK)
 
     def read(self, blocks: Iterable[int]) -> Pool:
-        """Bring some blocks into memory."""
+        """Read blocks into memory."""
         tokens, lengths = [], []
         with open(self.folder / "tokens.bin", "rb") as t, open(self.folder / "lengths.bin", "rb") as n:
             for block in blocks:
@@ -83,185 +89,73 @@ class PairStore:
         return Pool(np.concatenate(tokens), np.concatenate(([0], ends[:-1])), both[:, 0], both[:, 1])
 
 
-class Text:
-    """An encoded plain text on disk."""
+class TextStore:
+    """One encoded plain text on disk."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
         self.digest: str = about["digest"]
-        self.tokens: npt.NDArray[np.unsignedinteger] = np.memmap(
-            folder / "tokens.bin", dtype=np.dtype(about["dtype"]), mode="r"
-        )
+        self.tokens: Tokens = np.memmap(folder / "tokens.bin", dtype=np.dtype(about["dtype"]), mode="r")
 
     def __len__(self) -> int:
         return len(self.tokens)
 
 
-Encoded = tuple[list[int], list[int]]  # source and target of a pair
-
-
-def encode(
-    pairs: Callable[[], Iterator[Pair]],
-    name: str,
-    identity: object,
-    tokenizer: Tokenizer,
-    max_len: int,
+def encode_pairs(
+    pairs: Callable[[], Iterator[Pair]], name: str, identity: object, tokenizer: Tokenizer, max_len: int,
     progress: Callable[[int], None] = lambda done: None,
-) -> PairStore:
-    """Encode a corpus into the cache folder, or find it there from an earlier time.
+) -> PairStore:  # fmt: skip
+    """Encode a corpus into the cache folder, or find it there.
 
-    `identity` is what the pairs depend on (files, their sizes and times, options): the cache is found by it and the
-    tokenizer.  Pairs with an empty side or more than `longest` tokens on one side are left out and counted.
+    The cache key is `identity` (files, their sizes and times, options) and the tokenizer.  Pairs with an empty side or
+    more than `max_len` tokens on one side are left out and counted.
     """
 
     def write(folder: Path) -> None:
-        def numbers(lines: list[Pair], _: int) -> Iterator[Encoded]:
+        def encode(lines: list[Pair], _: int) -> Iterator[Encoded]:
             sources, targets = (tokenizer.encode(side) for side in zip(*lines, strict=True))
             return zip(sources, targets, strict=True)
 
-        _write(folder, pairs(), name, _dtype(tokenizer), max_len, numbers, progress)
+        _write_pairs(folder, pairs(), name, _dtype(tokenizer), max_len, encode, progress)
 
     return PairStore(cached([BLOCK, identity, tokenizer.digest, max_len], write))
 
 
-def encode_labels(
-    pairs: Callable[[], Iterator[Pair]],
-    labels: Sequence[str],
-    name: str,
-    identity: object,
-    tokenizer: Tokenizer,
-    max_len: int,
-    progress: Callable[[int], None] = lambda done: None,
-) -> PairStore:
-    """Encode labelled texts the same way; one of more than `longest` tokens is cut to them and counted as too long."""
-    number_of = {label: number for number, label in enumerate(labels)}
+def encode_labeled(
+    pairs: Callable[[], Iterator[Pair]], labels: Sequence[str], name: str, identity: object, tokenizer: Tokenizer,
+    max_len: int, progress: Callable[[int], None] = lambda done: None,
+) -> PairStore:  # fmt: skip
+    """Encode labelled texts; a text of more than `max_len` tokens is cut to `max_len` and counted as too long."""
+    label_ids = {label: index for index, label in enumerate(labels)}
 
     def write(folder: Path) -> None:
-        def numbers(lines: list[Pair], seen: int) -> Iterator[Encoded]:
-            for number, (text, label) in enumerate(lines, seen + 1):
-                if label not in number_of:
+        def encode(lines: list[Pair], done: int) -> Iterator[Encoded]:
+            for number, (text, label) in enumerate(lines, done + 1):
+                if label not in label_ids:
                     raise ValueError(
                         f"{name}, example {number} ({text[:40]!r}) has class {label!r}, a label never seen in training; "
-                        f"known are {', '.join(labels)}: mend it, or leave it out"
+                        f"known are {', '.join(labels)}: fix it, or leave it out"
                     )
             texts = tokenizer.encode([text for text, _ in lines])
-            return ((ids, [number_of[label]]) for ids, (_, label) in zip(texts, lines, strict=True))
+            return ((ids, [label_ids[label]]) for ids, (_, label) in zip(texts, lines, strict=True))
 
-        _write(folder, pairs(), name, _dtype(tokenizer), max_len, numbers, progress, cut=True)
+        _write_pairs(folder, pairs(), name, _dtype(tokenizer), max_len, encode, progress, cut=True)
 
     return PairStore(cached([BLOCK, identity, tokenizer.digest, max_len, "labels", list(labels)], write))
 
 
-def _encoded(pieces: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """Token numbers of each piece; a tokenizer that can spell anything is told what stands for a word left out."""
-    rows = tokenizer.encode(pieces)
-    holes = [n for n, piece in enumerate(pieces) if UNKNOWN in piece]
-    if not holes or (unk := tokenizer.special.unk) in tokenizer.encode([UNKNOWN])[0]:
-        return rows
-    for n in holes:
-        first, *others = tokenizer.encode(re.split(f" ?{UNKNOWN}", pieces[n]))
-        rows[n] = [*first, *(number for part in others for number in (unk, *part))]
-    return rows
-
-
-def encode_text(
-    pieces: Callable[[], Iterator[str]],
-    name: str,
-    identity: object,
-    tokenizer: Tokenizer,
-    progress: Callable[[int], None] = lambda done: None,
-) -> Text:
-    """Encode a plain text, line by line, into one row of tokens; `progress` hears how many there are.
-
-    If the tokenizer knows no line ends, each line that is not empty ends with the end token instead.
-    """
-
-    def write(folder: Path) -> None:
-        dtype, digest, total, inherit_from_init = _dtype(tokenizer), hashlib.sha256(), 0, False
-        end = None if tokenizer.keeps_newlines else tokenizer.special.eos
-        with open(folder / "tokens.bin", "wb") as file:
-            for chunk in _chunks(pieces()):
-                row: list[int] = []
-                for piece, ids in zip(chunk, _encoded(chunk, tokenizer), strict=True):
-                    row += ids
-                    inherit_from_init = inherit_from_init or bool(ids)  # a long line comes in several pieces
-                    if end is not None and inherit_from_init and piece.endswith("\n"):
-                        row.append(end)
-                        inherit_from_init = False
-                flat = np.array(row, dtype=dtype)
-                flat.tofile(file)
-                digest.update(flat.tobytes())
-                total += len(row)
-                progress(total)
-            if not total:
-                raise ValueError(f"{name} holds no text to use; give a file with text in it")
-            if end is not None and inherit_from_init:  # the last line may lack its end
-                np.array([end], dtype=dtype).tofile(file)
-                digest.update(np.array([end], dtype=dtype).tobytes())
-        flush(folder / "tokens.bin")
-        about = {"digest": digest.hexdigest(), "dtype": dtype.name}
-        write_atomic(folder / "about.json", json.dumps(about).encode())
-
-    return Text(cached(["text", identity, tokenizer.digest], write))
-
-
-def _chunks(pieces: Iterator[str]) -> Iterator[list[str]]:
-    """Pieces of a text, about `CHUNK` characters of them at a time."""
-    held: list[str] = []
-    size = 0
-    for piece in pieces:
-        held.append(piece)
-        size += len(piece)
-        if size >= CHUNK:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
-
-
-def _dtype(tokenizer: Tokenizer) -> "np.dtype[np.unsignedinteger]":
-    return np.dtype(np.uint16 if tokenizer.vocab <= 1 << 16 else np.uint32)
-
-
-def cached(identity: Sequence[object], write: Callable[[Path], None]) -> Path:
-    """The cache folder of what depends on nothing but `identity`; written if it is not there from an earlier time."""
-    key = hashlib.sha256(json.dumps([FORMAT, *identity], default=str).encode()).hexdigest()[:24]
-    home = cache_folder() / "tokens"
-    home.mkdir(parents=True, exist_ok=True)
-    for old in home.glob(".*"):  # left behind by a kill
-        with suppress(FileNotFoundError):  # or just finished by another process
-            if time.time() - old.stat().st_mtime > DAY:
-                shutil.rmtree(old, ignore_errors=True)
-    if not (home / key / "about.json").exists():
-        part = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=home))
-        try:
-            write(part)
-            try:
-                os.replace(part, home / key)
-            except OSError:
-                if not (home / key / "about.json").exists():  # else another process was quicker, with the same store
-                    shutil.rmtree(home / key, ignore_errors=True)
-                    os.replace(part, home / key)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-    return home / key
-
-
-def _write(folder: Path, pairs: Iterator[Pair], name: str, dtype: "np.dtype[np.unsignedinteger]", max_len: int,
-           numbers: Callable[[list[Pair], int], Iterator[Encoded]], progress: Callable[[int], None],
+def _write_pairs(folder: Path, pairs: Iterator[Pair], name: str, dtype: "np.dtype[np.unsignedinteger]", max_len: int,
+           encode: Callable[[list[Pair], int], Iterator[Encoded]], progress: Callable[[int], None],
            cut: bool = False) -> None:  # fmt: skip
-    """Stream pairs to a folder; `numbers` encodes some, told how many came before; too long a source is cut or left out."""
-    digest, kept, seen, too_long, empty, offset = hashlib.sha256(), 0, 0, 0, 0, 0
-    with (
-        open(folder / "tokens.bin", "wb") as t,
-        open(folder / "lengths.bin", "wb") as n,
-        open(folder / "blocks.bin", "wb") as b,
-    ):
+    """Stream pairs to a folder; `encode` gets pairs and the count before them; long pairs are left out, or `cut`."""
+    digest, kept, done, too_long, empty, offset = hashlib.sha256(), 0, 0, 0, 0, 0
+    files = [folder / name for name in ("tokens.bin", "lengths.bin", "blocks.bin")]
+    with open(files[0], "wb") as t, open(files[1], "wb") as n, open(files[2], "wb") as b:
         while lines := list(islice(pairs, BLOCK)):
             row: list[int] = []
             lengths: list[int] = []
-            for source, target in numbers(lines, seen):
+            for source, target in encode(lines, done):
                 over = max(len(source), len(target)) > max_len
                 if not source or not target:
                     empty += 1
@@ -280,13 +174,82 @@ def _write(folder: Path, pairs: Iterator[Pair], name: str, dtype: "np.dtype[np.u
             both.tofile(n)
             digest.update(flat.tobytes() + both.tobytes())
             offset += len(row)
-            seen += len(lines)
-            progress(seen)
+            done += len(lines)
+            progress(done)
     if not kept:
         what, sides = ("labelled text", "text and class") if cut else ("sentence pair", "source and target")
-        why = f": {empty} pairs have an empty side, {too_long} more than {max_len} tokens" if seen else ""
+        why = f": {empty} pairs have an empty side, {too_long} more than {max_len} tokens" if done else ""
         raise ValueError(f"{name} holds no {what} to use{why}; give a file with {sides} on each line")
-    for name_ in ("tokens.bin", "lengths.bin", "blocks.bin"):
-        flush(folder / name_)
+    for file in files:
+        flush(file)
     about = {"pairs": kept, "too_long": too_long, "empty": empty, "digest": digest.hexdigest(), "dtype": dtype.name}
     write_atomic(folder / "about.json", json.dumps(about).encode())
+
+
+def encode_text(
+    pieces: Callable[[], Iterator[str]], name: str, identity: object, tokenizer: Tokenizer,
+    progress: Callable[[int], None] = lambda done: None,
+) -> TextStore:  # fmt: skip
+    """Encode a plain text, line by line, into one row of tokens; `progress` gets the number of tokens so far.
+
+    If the tokenizer drops line ends, each non-empty line ends with the end token instead.
+    """
+
+    def write(folder: Path) -> None:
+        dtype, digest, total, line_started = _dtype(tokenizer), hashlib.sha256(), 0, False
+        end = None if tokenizer.keeps_newlines else tokenizer.special.eos
+        with open(folder / "tokens.bin", "wb") as file:
+            for chunk in _chunks(pieces()):
+                row: list[int] = []
+                for piece, ids in zip(chunk, _encode_pieces(chunk, tokenizer), strict=True):
+                    row += ids
+                    line_started = line_started or bool(ids)  # a long line comes in several pieces
+                    if end is not None and line_started and piece.endswith("\n"):
+                        row.append(end)
+                        line_started = False
+                flat = np.array(row, dtype=dtype)
+                flat.tofile(file)
+                digest.update(flat.tobytes())
+                total += len(row)
+                progress(total)
+            if not total:
+                raise ValueError(f"{name} holds no text to use; give a file with text in it")
+            if end is not None and line_started:  # the last line may lack its line end
+                last = np.array([end], dtype=dtype)
+                last.tofile(file)
+                digest.update(last.tobytes())
+        flush(folder / "tokens.bin")
+        about = {"digest": digest.hexdigest(), "dtype": dtype.name}
+        write_atomic(folder / "about.json", json.dumps(about).encode())
+
+    return TextStore(cached(["text", identity, tokenizer.digest], write))
+
+
+def _encode_pieces(pieces: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """Encode each piece; where the tokenizer can spell `UNKNOWN`, its unknown token is inserted instead."""
+    rows = tokenizer.encode(pieces)
+    removed = [index for index, piece in enumerate(pieces) if UNKNOWN in piece]
+    if not removed or (unk := tokenizer.special.unk) in tokenizer.encode([UNKNOWN])[0]:
+        return rows
+    for index in removed:
+        first, *others = tokenizer.encode(re.split(f" ?{UNKNOWN}", pieces[index]))
+        rows[index] = [*first, *(token for part in others for token in (unk, *part))]
+    return rows
+
+
+def _chunks(pieces: Iterator[str]) -> Iterator[list[str]]:
+    """Group the pieces of a text into chunks of about `CHUNK` characters."""
+    chunk: list[str] = []
+    size = 0
+    for piece in pieces:
+        chunk.append(piece)
+        size += len(piece)
+        if size >= CHUNK:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _dtype(tokenizer: Tokenizer) -> "np.dtype[np.unsignedinteger]":
+    return np.dtype(np.uint16 if tokenizer.vocab <= 1 << 16 else np.uint32)
