@@ -6,11 +6,10 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["cache_folder", "flush", "lock_folder", "read_lines", "read_pieces", "sync_folder", "write_atomic"]
+__all__ = ["cache_folder", "flush", "read_lines", "read_pieces", "sync_folder", "write_atomic"]
 
 
 def cache_folder() -> Path:
@@ -31,7 +30,7 @@ def read_lines(file: Path) -> Iterator[str]:
 
 
 def read_pieces(file: Path, max_len: int) -> Iterator[str]:
-    """Stream the same lines with their ends; one of over `longest` bytes comes in several pieces, cut before a space."""
+    """Stream the same lines with their ends; one of over `max_len` bytes comes in several pieces, cut before a space."""
     name = "standard input" if str(file) == "-" else file
     number, before, line = 1, 0, b""  # `before`: bytes of this line that have gone
     try:
@@ -93,22 +92,6 @@ def write_atomic(file: Path, content: bytes) -> None:
     finally:
         part.unlink(missing_ok=True)
     sync_folder(file.parent)
-
-
-@contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process; a second training in it would mix two runs.  A killed process lets go by itself."""
-    if os.name != "posix":  # no such lock there
-        yield
-        return
-    import fcntl
-
-    with open(folder / ".lock", "w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"another training is at work in {folder}; wait for it, or choose another --out") from None
-        yield
 
 
 def flush(file: Path) -> None:
