@@ -12,9 +12,13 @@ from safetensors.torch import save_file
 from torch import nn
 
 from regard.config import Run, to_toml
+from regard.data.image.config import ImageData
 from regard.layers.tap import watch
-from regard.models import FAMILIES, describe, saved_tensors
+from regard.models import FAMILIES, saved_tensors
+from regard.models.image_gpt import ImageGPT, ImageGPTConfig
+from regard.run_folder import RunFolder
 from regard.tasks.image_classification import ImageClassifier
+from regard.tasks.image_generation import ImageGenerator
 from regard.view.draw import STOPS
 from regard.view.image_maps import MAX_HEADS, ImageMap, Panel, map_image_attention, rollout, to_file
 
@@ -37,7 +41,7 @@ def classifier(family: str, **sizes) -> ImageClassifier:
     model = FAMILIES[family].build(config).eval()
     for p in model.parameters():
         nn.init.normal_(p, std=0.3)
-    return ImageClassifier(model, Run("tiny", family, config, task="image_classification"), LABELS)
+    return ImageClassifier(model, Run("tiny", family, config, task="image_classification", data=ImageData()), LABELS)
 
 
 def random_image(side: int, channels: int = 1):
@@ -97,9 +101,7 @@ def test_windows_return_to_their_positions(layer):
     predictor, image = classifier("swin", **SWIN), random_image(16)
     weights = weights_of(predictor, image)[layer - 1]
     side, window = (8, 4) if layer < 3 else (4, 4)
-    shift = (
-        2 if layer == 2 else 0
-    )  # only the first stage has more than predictor window, and its second block is shifted
+    shift = 2 if layer == 2 else 0  # only the first stage has more than one window; its second block is shifted
     wanted = torch.zeros(weights.shape[1], side, side)
     for n, each in enumerate(weights):  # (H, M · M, M · M)
         for position in range(window**2):
@@ -175,7 +177,7 @@ def test_the_image_shown_is_the_models_input(side, channels):
 
 def test_an_untrained_classifier_is_shown_without_a_prediction():
     predictor, image = classifier("vit", **VIT), random_image(12)
-    bare = dataclasses.replace(predictor, run=dataclasses.replace(predictor.run, untrained="classifier"))
+    bare = dataclasses.replace(predictor, run=dataclasses.replace(predictor.run, untrained=("classifier",)))
     assert map_image_attention(bare, image).panels == map_image_attention(predictor, image).panels
     assert map_image_attention(bare, image).caption == "untrained classifier"
 
@@ -262,17 +264,19 @@ def test_a_file_that_cannot_be_drawn_is_refused_and_nothing_is_written(tmp_path,
 def run(tmp_path, monkeypatch) -> Path:
     """A folder `tiny` with an untrained ViT, and an image, in the current folder."""
     monkeypatch.chdir(tmp_path)
-    save_run(tmp_path / "tiny", classifier("vit", **VIT), "image_classification", LABELS)
+    save_run(tmp_path / "tiny", classifier("vit", **VIT), LABELS)
     Image.fromarray(random_image(30)[..., 0]).save("boot.png")
     return tmp_path / "tiny"
 
 
-def save_run(folder: Path, predictor: ImageClassifier, task: str, labels: tuple[str, ...]) -> None:
+def save_run(folder: Path, predictor: ImageClassifier | ImageGenerator, labels: tuple[str, ...] = ()) -> None:
+    files, run = RunFolder(folder), predictor.run
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(describe(predictor.run.family, predictor.run.model, "0")))
-    (folder / "run.toml").write_text(to_toml(Run("tiny", predictor.run.family, predictor.run.model, task=task)))
-    (folder / "labels.txt").write_text("".join(f"{label}\n" for label in labels))
-    save_file(saved_tensors(predictor.model), folder / "model.safetensors")
+    files.describe(run.family, dataclasses.asdict(run.model), "0")
+    files.run.write_text(to_toml(run))
+    if labels:
+        files.write_labels(labels)
+    save_file(saved_tensors(predictor.model), files.weights)
 
 
 def test_show_draws_over_an_image_and_prints_the_file(regard, run, tmp_path):
@@ -307,11 +311,9 @@ def test_mistakes_of_show_are_one_line(regard, run, tmp_path, words, hint):
 
 
 def test_an_image_generator_is_refused_by_show(regard, tmp_path):
-    sizes = {"image": 4, "channels": 1, "levels": 2, "dim": 8, "depth": 1, "heads": 1}
-    generator = ImageClassifier(FAMILIES["image-gpt"].build(FAMILIES["image-gpt"].config(**sizes)),
-                     Run("tiny", "image-gpt", FAMILIES["image-gpt"].config(**sizes), task="image_generation"), ())  # fmt: skip
-    save_run(tmp_path / "image-gpt", generator, "image_generation", ())
-    (tmp_path / "image-gpt" / "labels.txt").unlink()
+    config = ImageGPTConfig(image=4, channels=1, levels=2, dim=8, depth=1, heads=1)
+    run = Run("tiny", "image-gpt", config, task="image_generation", data=ImageData())
+    save_run(tmp_path / "image-gpt", ImageGenerator(ImageGPT(config), run))
     result = regard("show", tmp_path / "image-gpt", "boot.png")
     assert result.code == 2
     assert "regard generate" in result.err

@@ -8,6 +8,7 @@ from torch import nn
 
 from regard.config import DecodeConfig, Run
 from regard.data.text.batches import pad
+from regard.data.text.config import TextData
 from regard.data.text.tokenizer import BOS, EOS, train_bpe
 from regard.decode.fast import decoder
 from regard.layers.tap import watch
@@ -30,7 +31,9 @@ def translator() -> Translator:
         nn.init.normal_(p, std=0.5)
     with torch.no_grad():
         model.output.bias[EOS] = -100.0
-    return Translator(model.eval(), tokenizer, Run("tiny", "transformer", config, decode=DecodeConfig(beam_size=1)))
+    return Translator(
+        model.eval(), tokenizer, Run("tiny", "transformer", config, data=TextData(), decode=DecodeConfig(beam_size=1))
+    )
 
 
 TEXT = "the cat runs"
