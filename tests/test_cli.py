@@ -106,7 +106,7 @@ def test_score_prints_metrics_with_signatures(regard, small_run):
     assert result.code == 0
     assert "version:" in result.out
     assert "chrF" in result.out
-    assert "tokenised, lower-cased" in result.out
+    assert "BLEU, tokenized, lower-cased" in result.out
     assert len(json.loads(regard("score", small_run, "--on", "test", "--json").out)) == 4
 
 

@@ -100,15 +100,20 @@ def test_misaligned_files_are_refused_with_the_line(regard, tmp_path):
 def test_a_second_training_in_the_same_folder_needs_resume_or_fresh(regard, small_run):
     assert_refused(regard("train", "reverse", "--out", small_run), "--resume", "--fresh", "--out")
     assert_refused(regard("train", "reverse", "--out", small_run, "--resume", "--fresh"), "one of them")
-    assert_refused(regard("train", "reverse", "--out", small_run, "--resume", "model.dim=32"), "another model")
+    assert_refused(
+        regard("train", "reverse", "--out", small_run, "--resume", "model.dim=32"),
+        "trained with model.dim=16, model.dim=32 was asked for",
+    )
 
 
 def test_two_trainings_cannot_share_a_folder_at_once(regard, small_run, tmp_path):
-    from regard.data.files import lock_folder
+    from regard.run_folder import RunFolder
 
     shutil.copytree(small_run, tmp_path / "run")
-    with lock_folder(tmp_path / "run"):
-        assert_refused(regard("train", "reverse", "--out", tmp_path / "run", "--resume"), "another training is at work")
+    with RunFolder(tmp_path / "run").locked():
+        assert_refused(
+            regard("train", "reverse", "--out", tmp_path / "run", "--resume"), "another training is running in"
+        )
 
 
 def timed(run) -> float:

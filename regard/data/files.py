@@ -6,11 +6,10 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["cache_folder", "flush", "lock_folder", "read_lines", "read_pieces", "sync_folder", "write_atomic"]
+__all__ = ["cache_folder", "flush", "read_lines", "read_pieces", "sync_folder", "write_atomic"]
 
 
 def cache_folder() -> Path:
@@ -91,22 +90,6 @@ def write_atomic(file: Path, content: bytes) -> None:
     finally:
         part.unlink(missing_ok=True)
     sync_folder(file.parent)
-
-
-@contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder against a second training; the lock of a killed process is released."""
-    if os.name != "posix":  # no such lock there
-        yield
-        return
-    import fcntl
-
-    with open(folder / ".lock", "w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"another training is running in {folder}; wait for it, or choose another --out") from None
-        yield
 
 
 def flush(file: Path) -> None:

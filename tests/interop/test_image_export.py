@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from image_checkpoints import (
-    MEAN,
-    OURS,
-    STD,
-    make_photo,
-    make_run,
-    same_weights,
-)
+from image_checkpoints import MEAN, OURS, STD, make_photo, make_run, same_weights
 from PIL import Image
 
 from regard.interop.hf import export_run, import_run

@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from text_checkpoints import (
-    MARIAN,
-    OURS,
-    TEXT,
-    TINY,
-    make_run,
-    same_weights,
-)
+from text_checkpoints import MARIAN, OURS, TEXT, TINY, make_run, same_weights
 
 from regard.data.text.tokenizer import BOS, EOS, PAD, Tokenizer
 from regard.interop.hf import export_run, import_run

@@ -15,8 +15,10 @@ from regard.config import Run, to_toml
 from regard.data.image.config import ImageData
 from regard.layers.tap import watch
 from regard.models import FAMILIES, saved_tensors
+from regard.models.image_gpt import ImageGPT, ImageGPTConfig
 from regard.run_folder import RunFolder
 from regard.tasks.image_classification import ImageClassifier
+from regard.tasks.image_generation import ImageGenerator
 from regard.view.draw import STOPS
 from regard.view.image_maps import MAX_HEADS, ImageMap, Panel, map_image_attention, rollout, to_file
 
@@ -99,9 +101,7 @@ def test_windows_return_to_their_positions(layer):
     predictor, image = classifier("swin", **SWIN), random_image(16)
     weights = weights_of(predictor, image)[layer - 1]
     side, window = (8, 4) if layer < 3 else (4, 4)
-    shift = (
-        2 if layer == 2 else 0
-    )  # only the first stage has more than predictor window, and its second block is shifted
+    shift = 2 if layer == 2 else 0  # only the first stage has more than one window; its second block is shifted
     wanted = torch.zeros(weights.shape[1], side, side)
     for n, each in enumerate(weights):  # (H, M · M, M · M)
         for position in range(window**2):
@@ -264,19 +264,19 @@ def test_a_file_that_cannot_be_drawn_is_refused_and_nothing_is_written(tmp_path,
 def run(tmp_path, monkeypatch) -> Path:
     """A folder `tiny` with an untrained ViT, and an image, in the current folder."""
     monkeypatch.chdir(tmp_path)
-    save_run(tmp_path / "tiny", classifier("vit", **VIT), "image_classification", LABELS)
+    save_run(tmp_path / "tiny", classifier("vit", **VIT), LABELS)
     Image.fromarray(random_image(30)[..., 0]).save("boot.png")
     return tmp_path / "tiny"
 
 
-def save_run(folder: Path, predictor: ImageClassifier, task: str, labels: tuple[str, ...]) -> None:
+def save_run(folder: Path, predictor: ImageClassifier | ImageGenerator, labels: tuple[str, ...] = ()) -> None:
+    files, run = RunFolder(folder), predictor.run
     folder.mkdir()
-    RunFolder(folder).write_description(predictor.run.family, dataclasses.asdict(predictor.run.model), "0")
-    (folder / "run.toml").write_text(
-        to_toml(Run("tiny", predictor.run.family, predictor.run.model, task=task, data=ImageData()))
-    )
-    (folder / "labels.txt").write_text("".join(f"{label}\n" for label in labels))
-    save_file(saved_tensors(predictor.model), folder / "model.safetensors")
+    files.write_description(run.family, dataclasses.asdict(run.model), "0")
+    files.run.write_text(to_toml(run))
+    if labels:
+        files.write_labels(labels)
+    save_file(saved_tensors(predictor.model), files.weights)
 
 
 def test_show_draws_over_an_image_and_prints_the_file(regard, run, tmp_path):
@@ -311,12 +311,9 @@ def test_mistakes_of_show_are_one_line(regard, run, tmp_path, words, hint):
 
 
 def test_an_image_generator_is_refused_by_show(regard, tmp_path):
-    sizes = {"image": 4, "channels": 1, "levels": 2, "dim": 8, "depth": 1, "heads": 1}
-    config = FAMILIES["image-gpt"].config(**sizes)
+    config = ImageGPTConfig(image=4, channels=1, levels=2, dim=8, depth=1, heads=1)
     run = Run("tiny", "image-gpt", config, task="image_generation", data=ImageData())
-    generator = ImageClassifier(FAMILIES["image-gpt"].build(config), run, ())
-    save_run(tmp_path / "image-gpt", generator, "image_generation", ())
-    (tmp_path / "image-gpt" / "labels.txt").unlink()
+    save_run(tmp_path / "image-gpt", ImageGenerator(ImageGPT(config), run))
     result = regard("show", tmp_path / "image-gpt", "boot.png")
     assert result.code == 2
     assert "regard generate" in result.err
