@@ -25,7 +25,7 @@ def trained(regard, photos, tmp_path):
     result = regard("train", "images", *SHAPE, *FEW, f"data.train={photos}", "--out", tmp_path / "run")
     assert result.code == 0, result.err
     assert "classes: 'day' 5, 'night' 5" in result.err
-    assert "% of 2 held-out pictures right" in result.err
+    assert "% on 2 validation images" in result.err
     return tmp_path / "run"
 
 
@@ -67,7 +67,7 @@ def test_an_image_classifier_refuses_the_verbs_of_text(regard, trained):
 
 def test_score_takes_a_folder_and_refuses_a_missing_one(regard, trained, photos):
     result = regard("score", trained, "--on", photos)
-    assert "share of 10 pictures" in result.out
+    assert "(of 10 images)" in result.out
     assert regard("score", trained, "--on", "nowhere").err.startswith("regard: no folder nowhere")
 
 
@@ -111,11 +111,11 @@ def test_an_image_generator_writes_a_grid_and_takes_no_prompt(regard, photos, tm
         size = grid.size
     assert size == (3 * (84 + 6) + 6, 2 * (84 + 6) + 6)  # three in a row, each pixel 14 wide
     for words, wanted in (
-        (("a word", "--out", "x.png"), "generates images; it takes --out"),
+        (("a word", "--out", "x.png"), "generates images; PROMPT does not apply"),
         ((), "images need a file; give --out"),
         (("--out", tmp_path / "grid.jpg"), "cannot write grid.jpg"),
         (("--out", tmp_path / "no" / "x.png"), "no folder"),
-        (("--out", tmp_path / "x.png", "--count", 0), "0 pictures; ask for 1 to"),
+        (("--out", tmp_path / "x.png", "--count", 0), "0 images; ask for 1 to"),
     ):
         result = regard("generate", run, *words)
         assert result.code == 2

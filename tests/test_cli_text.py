@@ -95,7 +95,7 @@ def test_score_prints_the_metrics_of_the_task(regard, text_runs):
         for run in ("gpt", "bert", "classes", "t5")
     }
     assert names["gpt"] == ["perplexity", "bits per character"]
-    assert names["bert"] == ["perplexity", "masked-token accuracy", "… by counting tokens", "… by the token before"]
+    assert names["bert"] == ["perplexity", "masked-token accuracy", "unigram baseline", "bigram baseline"]
     assert names["classes"] == ["accuracy", "F1"]
     assert "BLEU" in names["t5"]
 
@@ -197,11 +197,11 @@ def test_a_verb_that_does_not_fit_the_run_is_refused_with_those_that_do(regard, 
     assert_refused(regard("translate", text_runs / "gpt", "a"), "a gpt", "regard generate")
     assert_refused(regard("generate", text_runs / "t5", "a"), "a t5", "regard translate or ask")
     assert_refused(regard("fill", text_runs / "gpt", "a [MASK]"), "regard generate")
-    assert_refused(regard("classify", text_runs / "bert", "a"), "no classes", "init=")
+    assert_refused(regard("classify", text_runs / "bert", "a"), "does not classify", "init=")
 
 
 def test_a_prompt_longer_than_the_context_is_refused(regard, text_runs):
-    assert_refused(regard("generate", text_runs / "gpt", "the cat " * 10), "80 tokens", "places for 24")
+    assert_refused(regard("generate", text_runs / "gpt", "the cat " * 10), "80 tokens", "context length is 24")
     assert_refused(
         regard("generate", text_runs / "gpt", "the cat", "--tokens", "300"), "7 tokens and 300 more", "at most 18"
     )
@@ -225,7 +225,7 @@ def test_a_label_unknown_in_training_is_refused(regard, text_runs, tmp_path):
         (("--tokens", "0"), ("0 tokens", "1 or more")),
         (("--top-p", "2"), ("top_p 2.0",)),
         (("--temperature", "-1"), ("temperature -1.0",)),
-        (("--stop", ""), ("empty string",)),
+        (("--stop", ""), ("empty stop string",)),
         (("--seed", "99999999999999999999"), ("seed 99999999999999999999",)),
         (("--precision", "int4"), ("precision 'int4'",)),
     ],
@@ -243,13 +243,13 @@ def test_other_invalid_options_are_refused(regard, text_runs, tmp_path):
     assert_refused(regard("classify", text_runs / "clases", "a"), "did you mean 'classes'?")
     assert_refused(regard("embed", text_runs / "bert", "a", "--out", "nowhere/v.npy"), "no folder nowhere")
     assert_refused(regard("import", "/nowhere/at/all", "--to", "x"), "no folder /nowhere/at/all; check the path")
-    assert_refused(regard("import", text_runs / "gpt", "--to", "x"), "a run folder of regard already")
+    assert_refused(regard("import", text_runs / "gpt", "--to", "x"), "already a run folder of regard")
     assert_refused(regard("import", text_runs / "gpt" / "config.json", "--to", "x"), "is a file; give its folder")
     assert_refused(regard("embed", text_runs / "bert", *"abcdefghijklmnopqrstuvwxyzabcdef"), "over 30 texts", "--out")
     assert_refused(regard("embed", text_runs / "bert", "a", "--out", tmp_path / "v.npy", "--json"), "--out", "--json")
     assert_refused(regard("score", text_runs / "gpt", "--beam", "3"), "--beam 3", "translations")
     assert_refused(regard("score", text_runs / "gpt", "--precision", "int8"), "--precision int8", "float32")
-    assert_refused(regard("fill", text_runs / "classes", "a [MASK]"), "not trained to guess")
+    assert_refused(regard("fill", text_runs / "classes", "a [MASK]"), "train it to predict masked words")
     assert_refused(regard("export", text_runs / "gpt", tmp_path / "o", "--to", "onnx"), "onnx", "hf")
     assert_refused(regard("show", text_runs / "gpt", "the cat", "--beam", "2"), "beam 2")
 
@@ -263,7 +263,8 @@ def test_a_run_without_its_labels_is_refused(regard, text_runs, tmp_path):
 def test_a_resumed_run_keeps_its_task_and_its_initialization(regard, text_runs, tmp_path):
     shutil.copytree(text_runs / "classes", tmp_path / "run")
     how = ("train", "sst2", "--out", tmp_path / "run", "--resume")
-    assert_refused(regard(*how, "init=elsewhere"), "--resume may change train and decode keys only")
+    shutil.copytree(text_runs / "bert", tmp_path / "elsewhere")
+    assert_refused(regard(*how, f"init={tmp_path}/elsewhere"), "--resume may change train and decode keys only")
     assert_refused(regard(*how, "task=masked_lm"), "--resume may change train and decode keys only")
 
 
