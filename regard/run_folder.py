@@ -19,7 +19,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from regard.config import nearest
 from regard.data.files import write_atomic
@@ -32,30 +31,17 @@ FILES = ("run.toml", "config.json", "model.safetensors", "labels.txt", "README.m
 PARTS = {".lock", ".tokenizer.part"}  # present before a training has begun
 
 
-class Checkpoint(NamedTuple):
-    """The files of one checkpoint."""
+class Checkpoint:
+    """The files of one checkpoint: weights, optimizer state, and the training state with the checksums of all three."""
 
-    path: Path
+    def __init__(self, path: Path):
+        self.path, self.weights, self.optimizer = path, path / "model.safetensors", path / "optimizer.safetensors"
+        self.state = path / "state.json"
 
     @property
     def step(self) -> int:
-        """The step after which it was written."""
+        """The training step after which it was written."""
         return int(self.path.name.removeprefix("step-"))
-
-    @property
-    def weights(self) -> Path:
-        """The model's tensors."""
-        return self.path / "model.safetensors"
-
-    @property
-    def optimizer(self) -> Path:
-        """The optimizer's moments and the state of the random generators."""
-        return self.path / "optimizer.safetensors"
-
-    @property
-    def state(self) -> Path:
-        """The training state, with the checksums of all three."""
-        return self.path / "state.json"
 
 
 class RunFolder:

@@ -18,7 +18,7 @@ from regard.data.image.batches import ImageBatch, all_image_batches, image_batch
 from regard.data.image.config import ImageData
 from regard.data.image.io import Bytes
 from regard.data.image.store import ImageDataset, prepare, read_split, read_square, resize_function, resize_side
-from regard.data.position import DataPosition
+from regard.data.position import BatchStream, DataPosition
 from regard.tasks.metrics import Score, classification_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task
 from regard.tasks.text_embedding import Prediction
@@ -98,7 +98,7 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> I
     return prepare(run.data, run.model, report, progress, labeled=True)
 
 
-def _batches(run: Run, dataset: ImageDataset, position: DataPosition) -> Iterator[tuple[Callable[[], ImageBatch], DataPosition]]:
+def _batches(run: Run, dataset: ImageDataset, position: DataPosition) -> BatchStream[ImageBatch]:
     return image_batches(dataset.train, run.model.image, run.train.batch_size, run.train.seed, run.data, position)
 
 

@@ -18,7 +18,7 @@ from regard.data.image.batches import all_pixel_batches, dequantize, pixel_batch
 from regard.data.image.config import ImageData, require_unchanged
 from regard.data.image.io import Bytes
 from regard.data.image.store import ImageDataset, prepare, read_split
-from regard.data.position import DataPosition
+from regard.data.position import BatchStream, DataPosition
 from regard.data.text.windows import WindowBatch
 from regard.decode import search
 from regard.decode.fast import decoder
@@ -78,7 +78,7 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> I
     return prepare(run.data, run.model, report, progress, labeled=False)
 
 
-def _batches(run: Run, dataset: ImageDataset, position: DataPosition) -> Iterator[tuple[Callable[[], WindowBatch], DataPosition]]:
+def _batches(run: Run, dataset: ImageDataset, position: DataPosition) -> BatchStream[WindowBatch]:
     t = run.train
     return pixel_batches(dataset.train, run.model.levels, t.batch_size, t.seed, run.data.fraction, position)
 

@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from regard.config import Run
-from regard.data.position import DataPosition
+from regard.data.position import BatchStream, DataPosition
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, encode_text_split, prepare_text
 from regard.data.text.store import PairStore, TextStore
@@ -60,14 +60,9 @@ class TextGenerator:
         """The context length, in tokens."""
         return int(self.model.max_len)  # type: ignore[arg-type]
 
-    def generate(
-        self, prompt: str, *, tokens: int | None = None, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
-        seed: int = 0, stop: Sequence[str] = (),
-    ) -> str:  # fmt: skip
+    def generate(self, prompt: str, **options: Any) -> str:
         """The text that follows a prompt; options as for `stream`."""
-        return "".join(
-            self.stream(prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop)
-        )
+        return "".join(self.stream(prompt, **options))
 
     def stream(
         self, prompt: str, *, tokens: int | None = None, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
@@ -174,7 +169,7 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
     return prepare_text(run.data, tokenizer, report, progress, extra_tokens=(), task=TASK.name)
 
 
-def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], WindowBatch], DataPosition]]:
+def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[WindowBatch]:
     return windows(plain_text(dataset.train).tokens, run.data.max_len, run.train.batch_tokens, run.train.seed, position)
 
 

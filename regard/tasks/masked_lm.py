@@ -4,22 +4,22 @@ Shapes: B texts, T tokens, N masked tokens, D width, V vocabulary.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, TypedDict
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from regard.config import Run
-from regard.data.position import DataPosition
+from regard.data.position import BatchStream, DataPosition
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, encode_text_split, prepare_text, require_special
 from regard.data.text.store import Ints
-from regard.data.text.tokenizer import SpecialTokens, Tokenizer
+from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.windows import MaskedBatch, all_masked_windows, masked_windows
 from regard.tasks.language_model import perplexity, plain_text, validation_of
 from regard.tasks.loss import linear_cross_entropy
@@ -117,26 +117,16 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
     return prepare_text(run.data, tokenizer, report, progress, extra_tokens=extra, task=TASK.name, check=check)
 
 
-class _Masking(TypedDict):
-    length: int
-    tokens: int
-    special: SpecialTokens
-    special_ids: Sequence[int]
-    vocab: int
-
-
-def _masking(run: Run, tokenizer: Tokenizer) -> _Masking:
-    return {"length": run.data.max_len, "tokens": run.train.batch_tokens, "special": tokenizer.special,
-            "special_ids": tokenizer.special_ids, "vocab": tokenizer.vocab}  # fmt: skip
-
-
-def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], MaskedBatch], DataPosition]]:
-    text = plain_text(dataset.train).tokens
-    return masked_windows(text, seed=run.train.seed, position=position, **_masking(run, dataset.tokenizer))
+def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[MaskedBatch]:
+    text, tokenizer, t = plain_text(dataset.train).tokens, dataset.tokenizer, run.train
+    return masked_windows(text, run.data.max_len, t.batch_tokens, t.seed, tokenizer.special, tokenizer.special_ids, tokenizer.vocab,
+                          position)  # fmt: skip
 
 
 def _validation(run: Run, dataset: TextDataset) -> Iterator[MaskedBatch]:
-    return all_masked_windows(plain_text(dataset.valid).tokens, **_masking(run, dataset.tokenizer))
+    text, tokenizer = plain_text(dataset.valid).tokens, dataset.tokenizer
+    special, ids = tokenizer.special, tokenizer.special_ids
+    return all_masked_windows(text, run.data.max_len, run.train.batch_tokens, special, ids, tokenizer.vocab)
 
 
 def _samples(predictor: MaskedLM | TextEmbedder, dataset: TextDataset) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from torch import Tensor, nn
 
 from regard.config import Run
-from regard.data.position import DataPosition
+from regard.data.position import BatchStream, DataPosition
 from regard.data.text.tokenizer import Tokenizer
 from regard.tasks.metrics import Batch, Score
 
@@ -80,9 +80,7 @@ class Task(Generic[Model, Data, Made, Predictor]):
     data: type  # config class of its data
     card: Card
     prepare: Callable[[Run, Path, Report, Progress], Data]  # finds and encodes the data; the path is of the tokenizer
-    batches: Callable[
-        [Run, Data, DataPosition], Iterator[tuple[Callable[[], Made], DataPosition]]
-    ]  # endless; makes a batch when called
+    batches: Callable[[Run, Data, DataPosition], BatchStream[Made]]  # endless; makes a batch when called
     validation: Callable[[Run, Data], Iterator[Made]]  # every validation example once
     loss: Callable[[Model, Made, float], tuple[Tensor, Tensor]]  # (model, batch, label_smoothing) → two sums, see `loss.py`
     predictor: Callable[[nn.Module, Run, Any, tuple[str, ...]], Predictor]  # (model, run, tokenizer, labels)

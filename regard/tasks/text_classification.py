@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import Run
-from regard.data.position import DataPosition
+from regard.data.position import BatchStream, DataPosition
 from regard.data.text.batches import LabeledBatch, all_labeled_batches, labeled_batches
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, prepare_labeled
@@ -72,7 +72,7 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
     return prepare_labeled(run.data, tokenizer, report, progress, task=TASK.name)
 
 
-def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], LabeledBatch], DataPosition]]:
+def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[LabeledBatch]:
     assert isinstance(dataset.train, PairStore)
     return labeled_batches(dataset.train, dataset.tokenizer.special, run.train.batch_tokens, run.train.seed, position)
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Protocol, TypedDict
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from regard.config import Run
-from regard.data.position import DataPosition
+from regard.data.position import BatchStream, DataPosition
 from regard.data.sources import SOURCES
 from regard.data.text.batches import PairBatch, all_pair_batches, pad, pair_batches
 from regard.data.text.config import TextData
@@ -69,12 +69,6 @@ class Sampling:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
-
-
-class _Ends(TypedDict):
-    bos: int
-    eos: int
-    penalty: float
 
 
 @dataclass(frozen=True)
@@ -160,7 +154,7 @@ class Translator:
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Token ids in, token ids out: the answers to each sentence, best first, in the order of the sentences."""
         special, device = self.tokenizer.special, next(self.model.parameters()).device
-        ends: _Ends = {"bos": special.bos, "eos": special.eos, "penalty": penalty}
+        ends: dict[str, Any] = {"bos": special.bos, "eos": special.eos, "penalty": penalty}
         generator, steps = torch.Generator(device).manual_seed(sampling.seed if sampling else 0), decoder(self.model)
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
@@ -231,7 +225,7 @@ def _pairs(store: PairStore | TextStore) -> PairStore:
     return store
 
 
-def batch_pairs(run: Run, dataset: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], PairBatch], DataPosition]]:
+def batch_pairs(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[PairBatch]:
     """Endless batches by token count."""
     return pair_batches(_pairs(dataset.train), dataset.tokenizer.special, run.train.batch_tokens, run.train.seed, position)
 
