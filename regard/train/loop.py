@@ -213,15 +213,15 @@ def _loop(training: _Training, log: Log | None) -> None:
                 make, state.position = next(stream)
                 if i % world.size == world.rank:
                     batches.append(make())
-            tokens, nll = sum(batch.tokens for batch in batches), 0.0
+            tokens, nll = world.total(sum(batch.tokens for batch in batches)), 0.0
 
             # 2) Loss and gradients, averaged over the predictions of all processes.
             world.seed(t.seed, state.step)
             for batch in batches:
                 loss, batch_nll = task.loss(model, batch.to(training.device), t.label_smoothing)
-                (loss / tokens if world.size == 1 else loss).backward()
+                (loss / tokens).backward()
                 nll += float(batch_nll)
-            tokens, (nll, asked) = world.all_reduce(model, tokens, nll, bool(stop))
+            nll, asked = world.all_reduce(model, nll, bool(stop))
             loss_sum += nll
             norm = float(nn.utils.clip_grad_norm_(model.parameters(), t.clip_norm or math.inf))
             if not math.isfinite(loss_sum + norm):  # before it reaches the weights, and so a checkpoint

@@ -89,9 +89,7 @@ def test_own_images_are_classified_after_training(photos, tmp_path):
 @pytest.mark.parametrize("how", [{}, {"resize": 10}, {"source": "cifar10"}, {"resize": 9, "fit": "squash"}])
 def test_a_classifier_reads_an_image_as_its_score_did(how, photos, tmp_path):
     (tmp_path / "large" / "red").mkdir(parents=True)
-    noise = np.random.default_rng(1).integers(
-        0, 256, (90, 71, 3), dtype=np.uint8
-    )  # large enough to be decoded at a smaller scale
+    noise = np.random.default_rng(1).integers(0, 256, (90, 71, 3), dtype=np.uint8)  # large enough to be decoded smaller
     Image.fromarray(noise).save(tmp_path / "large" / "red" / "1.png")
     run = a_run("vit", photos, data=how)
     reader = ImageClassifier(ViT(run.model), run, ("blue", "red"))

@@ -52,7 +52,7 @@ LEARNERS = {
 
 
 @pytest.mark.parametrize("name", list(LEARNERS))
-def test_a_small_model_learns_one_batch_by_tokens(name):
+def test_a_small_model_overfits_one_batch(name):
     torch.manual_seed(0)
     model, loss_function, batch = LEARNERS[name]()
     optimizer = adam(model)

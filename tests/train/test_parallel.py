@@ -279,8 +279,11 @@ class Ranked(World):
     def broadcast(self, value: float) -> float:
         return value
 
-    def all_reduce(self, model: nn.Module, tokens: int, *values: float) -> tuple[int, list[float]]:
-        return tokens, list(values)
+    def total(self, count: int) -> int:
+        return count
+
+    def all_reduce(self, model: nn.Module, *values: float) -> list[float]:
+        return list(values)
 
 
 def batches_made(monkeypatch, folder: Path, rank: int, size: int, accumulate: int) -> list[int]:
@@ -296,9 +299,9 @@ def batches_made(monkeypatch, folder: Path, rank: int, size: int, accumulate: in
         for index, (make, after) in enumerate(task.batches(run, dataset, position)):
             yield partial(build, make, index), after
 
-    monkeypatch.setitem(TASKS, run.task, dataclasses.replace(task, batches=counted))
     files = RunFolder(folder)
-    with files.locked():
+    with monkeypatch.context() as patch, files.locked():
+        patch.setitem(TASKS, run.task, dataclasses.replace(task, batches=counted))
         training = loop._begin(run, files, True, Console(quiet=True), Ranked(rank, size))
         made.clear()  # the batch that tries the data
         loop._loop(training, None)
@@ -325,7 +328,8 @@ def test_without_torchrun_there_is_one_process_that_reduces_and_seeds_nothing(mo
         assert (world.rank, world.size, world.writes) == (0, 1, True)
         world.wait()
         world.seed(1, 1)
-        assert world.all_reduce(model, 7, 2.5, True) == (7, [2.5, True])
+        assert world.all_reduce(model, 2.5, True) == [2.5, True]
+        assert world.total(7) == 7
         assert world.broadcast(2.5) == 2.5
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(model.weight.grad, grad)
