@@ -1,7 +1,7 @@
 """TOML and `key=value` → one frozen `Run(model, data, train, decode)`.
 
-A config is data: frozen, flat, checked once.  What a user mistypes comes back as one line that names the nearest key.
-The model's own config stands beside the model; this file knows it only as a value in a table of families.
+A config is data: frozen, flat, checked once.  A mistyped key is answered in one line that names the nearest known key.  Configs
+of models and of data stand beside these; this file gets them in tables of families and of tasks.
 """
 
 import dataclasses
@@ -11,42 +11,30 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import tomli_w
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 
 __all__ = [
-    "STRICT",
-    "DataConfig",
-    "DecodeConfig",
-    "Family",
-    "Run",
-    "TrainConfig",
-    "build",
-    "load",
-    "nearest",
-    "recipes",
-    "require_divisible",
-    "require_fraction",
-    "require_max",
-    "require_min",
-    "to_toml",
-    "value_of",
-]
+    "STRICT", "DecodeConfig", "Family", "Learns", "Run", "TrainConfig", "build", "build_run", "nearest", "parse_value",
+    "read_tables", "recipes", "require_divisible", "require_fraction", "require_max", "require_min", "tasks_of", "to_toml",
+]  # fmt: skip
 
 STRICT = ConfigDict(extra="forbid", strict=True)
-PLAIN = ("name", "task", "init", "untrained", "licence")  # keys of a run that stand in no table
-FREE = ("model.dropout", "model.attention_dropout", "model.drop_path")  # not taken
-TAKEN = ("model", "data.tokenizer", "data.vocab", "data.fit", "data.resize", "data.resample", "data.mean", "data.std")
-# … by a run that begins from another, with all of `model.` but the free ones
+TOP_LEVEL = ("name", "task", "init", "untrained", "licence")  # keys outside any table
+TABLES = ("model", "data", "train", "decode")
+COUNTED = ("vocab", "classes")  # keys of a model that the data decides
+
+Config = TypeVar("Config")
+Tables = dict[str, Any]  # what a TOML file holds
 
 
 def require_min(low: float, **values: float) -> None:
     """Refuse values below `low`, by their names."""
     for key, value in values.items():
-        if not value >= low:  # not a number is refused too
+        if not value >= low:  # NaN is refused too
             raise ValueError(f"{key} is {value}; use {low} or more")
 
 
@@ -58,127 +46,68 @@ def require_max(high: float, **values: float) -> None:
 
 
 def require_fraction(**values: float) -> None:
-    """Refuse what is no share that leaves something, by its name."""
+    """Refuse values outside [0, 1), by their names."""
     for key, value in values.items():
         if not 0 <= value < 1:
             raise ValueError(f"{key} is {value}; use 0 or more and less than 1")
 
 
 def require_divisible(dim: int, heads: int) -> None:
-    """Refuse a width that heads do not share evenly."""
+    """Refuse a width that does not divide into the heads."""
     if dim % heads:
         raise ValueError(f"width {dim} does not split into {heads} heads; use a multiple of {heads}")
 
 
 @dataclass(frozen=True, config=STRICT)
-class DataConfig:
-    """Which text, and how it becomes tokens; or which pictures, and how they are changed."""
-
-    source: str = ""  # named data sets or a toy (multi30k, sst2, reverse), with commas between; empty: own files
-    pair: str = ""  # languages of a named data set, source first; empty: its first
-    text: Literal["raw", "tok"] = (
-        "raw"  # multi30k also has "tok": lower-cased and tokenised, as published scores use it
-    )
-    train: str = ""  # own file (TSV, JSONL, text; plain or .gz), or two line-aligned ones: "train.en,train.de"
-    valid: str = ""  # the same, held out
-    columns: str = "source,target"  # keys of a JSONL line; a TSV line has source and target (text and class) first
-    prefixed: bool = False  # each sentence begins with its task, as T5's do: "translate English to German: "
-    tokenizer: Literal["bpe", "bytes", "wordpiece", "characters"] = "bpe"
-    vocab: int = 8000  # tokens to learn; more if there are more different characters
-    max_len: int = 256  # tokens; a longer pair is left out, a longer text is cut into windows of so many
-    pairs: int = 20_000  # how many a toy generates
-    crop: int = 0  # pixels by which a picture may be moved: it is padded by so many (mirrored), then cut at random
-    flip: bool = False  # half of the pictures are mirrored, left to right
-    augment: float = 0.0  # strength from 0 to 1 of RandAugment's changes, two of them a picture
-    mixup: float = 0.0  # two pictures are laid over each other, with a share drawn from Beta(this, this); 0 = never
-    erase: float = 0.0  # share of the pictures of which a random rectangle is made grey
-    fit: Literal["crop", "squash"] = "crop"  # of a picture that is no square the middle is taken, or it is squashed
-    resize: int = 0  # pixels to which it is scaled, before training cuts out what the model sees; 0: 8/7 of that
-    resample: Literal["bicubic", "bilinear"] = "bicubic"  # how it is scaled
-    fraction: float = (
-        1.0  # of the pictures to learn from, of each class alike; a smaller share lies within a larger one
-    )
-    mean: list[float] = dataclasses.field(default_factory=list)  # of each channel, of pixels from 0 to 1; empty: 0.5
-    std: list[float] = dataclasses.field(default_factory=list)  # the same, how far they spread; empty: 0.5
-
-    def __post_init__(self) -> None:
-        require_min(1, vocab=self.vocab, pairs=self.pairs)
-        require_min(2, max_len=self.max_len)
-        require_max(65_535, max_len=self.max_len)
-        require_min(0, crop=self.crop, resize=self.resize, augment=self.augment, mixup=self.mixup, erase=self.erase)
-        require_max(1, augment=self.augment, erase=self.erase, fraction=self.fraction)
-        require_max(100, mixup=self.mixup)
-        if not self.fraction > 0:
-            raise ValueError(f"fraction is {self.fraction}; use more than 0, and 1 or less")
-        for value in self.mean:
-            require_min(0, mean=value)
-            require_max(1, mean=value)
-        for value in self.std:
-            require_max(1, std=value)
-            if not value > 0:
-                raise ValueError(f"std is {value}; use more than 0, and 1 or less")
-        if self.mean and self.std and len(self.mean) != len(self.std):
-            raise ValueError(
-                f"mean has {len(self.mean)} numbers and std {len(self.std)}; give each one for every channel"
-            )
-        if self.source and (self.train or self.valid):
-            raise ValueError(
-                f"source={self.source} and {'train' if self.train else 'valid'}={self.train or self.valid} were both given; "
-                f"for own files add data.source="
-            )
-
-
-@dataclass(frozen=True, config=STRICT)
 class TrainConfig:
-    """How to learn.  Adam (0.9, 0.98), label smoothing and the inverse-square-root schedule are those of the paper."""
+    """How to train.  Adam (0.9, 0.98), label smoothing and the inverse-square-root schedule are those of the 2017 paper."""
 
     steps: int = 10_000
-    batch_tokens: int = 4096  # the most tokens of a batch on its longer side, padding counted
-    batch_size: int = 128  # the pictures of a batch
-    accumulate: int = 1  # batches for one step
-    optimizer: Literal["adam", "adafactor"] = "adam"  # of the latter lr is a share of the weights' own size, some 0.03
-    lr: float = 1e-3  # the peak, reached after warm-up
+    batch_tokens: int = 4096  # largest batch of text: tokens of its longer side, padding included
+    batch_size: int = 128  # images of a batch
+    accumulate: int = 1  # batches per step
+    optimizer: Literal["adam", "adafactor"] = "adam"  # adafactor's lr is relative to the size of the weights, about 0.03
+    lr: float = 1e-3  # peak, reached after warm-up
     warmup: int = 1000  # steps
-    schedule: Literal["inverse", "cosine"] = "inverse"  # after it: 1/√step, or half a cosine down to a tenth
-    weight_decay: float = 0.0  # of the weights of matrices, times the learning rate, each step
-    label_smoothing: float = 0.1  # label smoothing
-    clip_norm: float = 1.0  # largest norm of the gradient; 0 = never clipped
+    schedule: Literal["inverse", "cosine"] = "inverse"  # after warm-up: 1/√step, or a cosine down to a tenth
+    weight_decay: float = 0.0  # of matrices, decoupled from the gradient (AdamW)
+    label_smoothing: float = 0.1
+    clip_norm: float = 1.0  # largest gradient norm; 0 = no clipping
     seed: int = 1
-    log_every: int = 20  # steps, as all the following
+    log_every: int = 20  # steps, like the next two
     eval_every: int = 500
     save_every: int = 500
-    average: int = (
-        5  # the end is the mean of this many last checkpoints, if held-out data likes it better than the last
-    )
-    ema: float = (
-        0.0  # the model is a running mean of its weights, of which each step keeps this share; 0 = the last weights
-    )
-    patience: int = 0  # stop after this many evaluations without a better loss, and keep the last; 0 = never
-    device: str = "auto"  # cuda, mps or cpu; auto takes the first there is
+    average: int = 5  # last checkpoints to average at the end, if that lowers the validation loss
+    ema: float = 0.0  # decay of an exponential moving average of the weights, which is then the model; 0 = none
+    patience: int = 0  # stop after this many evaluations without a lower validation loss; 0 = never
+    device: str = "auto"  # cuda, mps or cpu; auto takes the first available
+    checkpoints: str = ""  # folder for checkpoints, such as one on another disk; empty: inside the run folder
 
     def __post_init__(self) -> None:
-        require_min(1, steps=self.steps, batch_tokens=self.batch_tokens, batch_size=self.batch_size, accumulate=self.accumulate, warmup=self.warmup,
-                  log_every=self.log_every, eval_every=self.eval_every, save_every=self.save_every,
-                  average=self.average)  # fmt: skip
-        require_min(
-            0,
-            lr=self.lr,
-            clip_norm=self.clip_norm,
-            seed=self.seed,
-            patience=self.patience,
-            weight_decay=self.weight_decay,
+        positive = (
+            "steps",
+            "batch_tokens",
+            "batch_size",
+            "accumulate",
+            "warmup",
+            "log_every",
+            "eval_every",
+            "save_every",
+            "average",
         )
+        require_min(1, **{key: getattr(self, key) for key in positive})
+        require_min(0, **{key: getattr(self, key) for key in ("lr", "clip_norm", "seed", "patience", "weight_decay")})
         require_max(2**63 - 1, seed=self.seed)
         require_fraction(label_smoothing=self.label_smoothing, ema=self.ema)
 
 
 @dataclass(frozen=True, config=STRICT)
 class DecodeConfig:
-    """How to search for a translation."""
+    """How to search for an answer."""
 
     beam_size: int = 5  # 1 = greedy
-    length_penalty: float = 1.0  # a score is its log-probability / length ** this
-    batch_size: int = 64  # sentences at once
+    length_penalty: float = 1.0  # a score is log-probability / length ** length_penalty
+    batch_size: int = 64  # sentences, or images, at once
 
     def __post_init__(self) -> None:
         require_min(1, beam_size=self.beam_size, batch_size=self.batch_size)
@@ -187,12 +116,24 @@ class DecodeConfig:
 
 
 class Family(NamedTuple):
-    """A kind of model: its config class, its sizes by name, how to build one, and what it can learn, the usual first."""
+    """A model family: its config class, its sizes by name, its module, and its kind, by which tasks choose their models."""
 
     config: type
     sizes: Mapping[str, Any]
     build: Any
-    tasks: tuple[str, ...] = ("translate",)
+    kind: str
+
+
+class Learns(Protocol):
+    """What this file asks of a task."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of models that learn it."""
+
+    @property
+    def data(self) -> type:
+        """The config class of its data."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -201,11 +142,11 @@ class Run:
 
     name: str
     family: str
-    model: Any
-    task: str = "translate"  # what is learnt: translate, next, masked, spans, class, image or pixels
-    init: str = ""  # a run folder to begin from: its model, tokenizer and weights
-    untrained: str = ""  # heads that an imported checkpoint lacked, with commas between: hidden, pool, classes
-    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    model: Any  # config of the family
+    task: str = "translation"
+    init: str = ""  # run folder to fine-tune: its model, tokenizer and weights
+    untrained: tuple[str, ...] = ()  # heads that an imported checkpoint lacked: lm_head, pooler, classifier
+    data: Any = None  # config of the task's data
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
     decode: DecodeConfig = dataclasses.field(default_factory=DecodeConfig)
     licence: str = ""  # of the data, for the model card
@@ -216,13 +157,12 @@ def recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(Path(str(resources.files("regard") / "recipes")).glob("*.toml"))}
 
 
-def load(what: str, changes: Iterable[str], families: Mapping[str, Family]) -> Run:
-    """Read a recipe by name, or a TOML file, and put `table.key=value` changes on top."""
-    path = Path(what) if what.endswith(".toml") else recipes().get(what)
+def read_tables(what: str | Path, changes: Iterable[str], families: Mapping[str, Family]) -> tuple[str, Tables]:
+    """The name and the tables of a recipe or a TOML file, with `table.key=value` changes on top."""
+    path = Path(what) if str(what).endswith(".toml") else recipes().get(str(what))
     if path is None:
-        raise ValueError(
-            f"no recipe {what!r}{nearest(what, recipes())}; recipes are {', '.join(recipes())}, or give a .toml file"
-        )
+        near = nearest(str(what), recipes())
+        raise ValueError(f"no recipe {what!r}{near}; recipes are {', '.join(recipes())}, or give a .toml file")
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -233,130 +173,109 @@ def load(what: str, changes: Iterable[str], families: Mapping[str, Family]) -> R
         raise ValueError(f"{path} is not TOML: {error}") from None
     if not tables:
         raise ValueError(f"{path} is empty; wanted tables such as [model], [data], [train]")
-    if path.name == "run.toml" and "decode" not in tables:  # which is written last
+    if path.name == "run.toml" and "decode" not in tables:  # the last table
         raise ValueError(f"{path} is cut short: it has no table [decode]; restore the file, or train again")
-    changed = list(changes)
-    for change in sorted(changed, key=lambda change: not change.startswith("model=")):  # a model before its keys
+    for change in sorted(changes, key=lambda change: not change.startswith("model=")):  # a model before its keys
         _change(tables, change, families)
-    for key in (change.partition("=")[0] for change in changed if tables.get("init")):
-        if key in TAKEN or (key.startswith("model.") and key not in FREE):
-            raise ValueError(
-                f"{key} and init={tables['init']} were both given; the model and its tokenizer are those of init"
-            )
-    if tables.get("init"):
-        _begin_from(Path(str(tables["init"])), tables, families)
-    return from_tables(path.stem, tables, families)
+    return path.stem, tables
 
 
-def _begin_from(init: Path, tables: dict[str, Any], families: Mapping[str, Family]) -> None:
-    """A run that begins from another is of its family, if that learns the same; of the recipe's model stay the free keys."""
-    try:
-        kind = tomllib.loads((init / "run.toml").read_text(encoding="utf-8"))["model"]["family"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # whoever opens it says what is wrong
-    model = tables.setdefault("model", {})
-    own = model.get("family", "transformer")
-    if kind == own or kind not in families or own not in families:
-        return
-    if tables.get("task", families[own].tasks[0]) in families[kind].tasks:
-        tables["model"] = {"family": kind, **{key: value for key, value in model.items() if f"model.{key}" in FREE}}
-
-
-def _change(tables: dict[str, Any], change: str, families: Mapping[str, Family]) -> None:
+def _change(tables: Tables, change: str, families: Mapping[str, Family]) -> None:
     """Put one `table.key=value` into the tables."""
     key, equals, text = change.partition("=")
     table, dot, name = key.partition(".")
-    if not equals or (not dot and key not in ("model", *PLAIN)):
-        tables_of = {"data": DataConfig, "train": TrainConfig, "decode": DecodeConfig}
-        full = [f"{table}.{key}" for table, kind in tables_of.items() if equals and hasattr(kind, key)]
-        meant = f"; did you mean {full[0]}?" if full else ", such as train.steps=2000"
+    if not equals or (not dot and key not in ("model", *TOP_LEVEL)):
+        full = [f"{table}.{key}" for table, kind in (("train", TrainConfig), ("decode", DecodeConfig)) if hasattr(kind, key)]
+        full = full or [f"{table}.{key}" for table in ("data", "model") if key in tables.get(table, ())]
+        meant = f"; did you mean {full[0]}?" if full and equals else ", such as train.steps=2000"
         raise ValueError(f"{change!r} is not of the form table.key=value{meant}")
     if key == "model":
-        _choose(tables.setdefault("model", {}), text, families)
+        _choose_size(tables.setdefault("model", {}), text, families)
         return
-    if not dot:
-        name, place = key, tables
-    else:
-        place = tables.setdefault(table, {})
-        if not isinstance(place, dict):
-            raise ValueError(f"{change!r}: {table} has no keys")
-    place[name] = value_of(text)
+    target = tables.setdefault(table, {}) if dot else tables
+    if not isinstance(target, dict):
+        raise ValueError(f"{change!r}: {table} has no keys")
+    target[name or key] = parse_value(text)
 
 
-def value_of(text: str) -> Any:
-    """The value of a `key=value`, read as TOML; what is none is a bare word or a path."""
+def parse_value(text: str) -> Any:
+    """The value of a `key=value`, read as TOML; anything else is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 
 
-def _choose(model: dict[str, Any], wanted: str, families: Mapping[str, Family]) -> None:
-    """Take a size by its name.
+def _choose_size(model: Tables, wanted: str, families: Mapping[str, Family]) -> None:
+    """Take a size by name.
 
-    One named with its family (`model=swin-tiny`), or any of a family for pictures, is that model whole: of the recipe's stays
-    only which pictures it sees.
+    With its family (`model=swin-tiny`), or in a recipe for images, it replaces the recipe's whole model but for the image size.
     """
-    kind = next((kind for kind in families if wanted.startswith(f"{kind}-")), None)
-    if kind is not None:
-        known = [f"{kind}-{size}" for size in families[kind].sizes]
+    family = next((family for family in families if wanted.startswith(f"{family}-")), None)
+    if family is not None:
+        known = [f"{family}-{size}" for size in families[family].sizes]
         if wanted not in known:
             raise ValueError(f"no model {wanted!r}{nearest(wanted, known)}; there is {', '.join(known)}")
-        model["family"] = kind
-    if kind is not None or "image" in model:
+        model["family"] = family
+    if family is not None or "image" in model:
         for key in [key for key in model if key not in ("family", "image", "channels")]:
             del model[key]
     model["size"] = wanted
 
 
-def from_tables(name: str, tables: dict[str, Any], families: Mapping[str, Family]) -> Run:
-    """Check the tables of a TOML file, and make the one frozen object of them."""
-    known: dict[str, type] = {"data": DataConfig, "train": TrainConfig, "decode": DecodeConfig}
+def tasks_of(family: Family, tasks: Mapping[str, Learns]) -> list[str]:
+    """The tasks that a family learns, the default first."""
+    return [name for name, task in tasks.items() if family.kind in task.kinds]
+
+
+def build_run(name: str, tables: Tables, families: Mapping[str, Family], tasks: Mapping[str, Learns], base: Any = None) -> Run:
+    """Check the tables of a TOML file and make one frozen object of them; `base` is a model config to start from."""
     for table in tables:
-        if table not in (*known, "model", *PLAIN):
-            raise ValueError(
-                f"unknown table {table!r}{nearest(table, [*known, 'model'])}; tables are data, decode, model, train"
-            )
-        if table not in PLAIN and not isinstance(tables[table], dict):
+        if table not in (*TABLES, *TOP_LEVEL):
+            raise ValueError(f"unknown table {table!r}{nearest(table, TABLES)}; tables are {', '.join(sorted(TABLES))}")
+        if table in TABLES and not isinstance(tables[table], dict):
             raise ValueError(f"{table} is {tables[table]!r}; wanted a table with keys, such as [{table}]")
     name = str(tables.get("name", name))
     if not re.fullmatch(r"[\w+-][\w.+-]*", name):
         raise ValueError(f"name is {name!r}; use letters, digits and - only: it becomes a folder of runs/")
     model = dict(tables.get("model", {}))
-    kind = str(model.pop("family", "transformer"))
-    if kind not in families:
-        raise ValueError(f"unknown model.family {kind!r}{nearest(kind, families)}; families are {', '.join(families)}")
-    family = families[kind]
-    usual = "base" if "base" in family.sizes else next(iter(family.sizes))
-    size = str(model.pop("size", usual)).removeprefix(f"{kind}-")
+    family_name = str(model.pop("family", "transformer"))
+    if family_name not in families:
+        near = nearest(family_name, families)
+        raise ValueError(f"unknown model.family {family_name!r}{near}; families are {', '.join(families)}")
+    family = families[family_name]
+    default = "base" if "base" in family.sizes else next(iter(family.sizes))
+    size = str(model.pop("size", default)).removeprefix(f"{family_name}-")
     if size not in family.sizes:
-        raise ValueError(
-            f"unknown model.size {size!r}{nearest(size, family.sizes)}; sizes are {', '.join(family.sizes)}"
-        )
-    task = str(tables.get("task", family.tasks[0]))
-    if task not in family.tasks:
-        raise ValueError(
-            f"a {kind} does not learn task {task!r}{nearest(task, family.tasks)}; it learns {', '.join(family.tasks)}"
-        )
+        raise ValueError(f"unknown model.size {size!r}{nearest(size, family.sizes)}; sizes are {', '.join(family.sizes)}")
+    learnt = tasks_of(family, tasks)
+    task = str(tables.get("task", learnt[0]))
+    if task not in learnt:
+        near = nearest(task, learnt)
+        raise ValueError(f"a {family_name} does not learn task {task!r}{near}; it learns {', '.join(learnt)}")
     if "vocab" in model:
         raise ValueError("model.vocab is counted from the tokenizer; set data.vocab instead")
-    base = {field.name: getattr(family.sizes[size], field.name) for field in dataclasses.fields(family.config)}
-    parts = {table: build(table, cls, tables.get(table, {})) for table, cls in known.items()}
+    base = family.sizes[size] if base is None else base
+    untrained = tables.get("untrained", ())
+    if not isinstance(untrained, list | tuple) or not all(isinstance(head, str) for head in untrained):
+        raise ValueError(f'untrained is {untrained!r}; wanted a list of heads, such as ["pooler"]')
     return Run(
         name=name,
-        family=kind,
+        family=family_name,
         task=task,
         init=str(tables.get("init", "")),
-        untrained=str(tables.get("untrained", "")),
-        model=build("model", family.config, model, base),
+        untrained=tuple(untrained),
+        model=build("model", family.config, model, {f.name: getattr(base, f.name) for f in dataclasses.fields(family.config)}),
+        data=build("data", tasks[task].data, tables.get("data", {})),
+        train=build("train", TrainConfig, tables.get("train", {})),
+        decode=build("decode", DecodeConfig, tables.get("decode", {})),
         licence=str(tables.get("licence", "")),
-        **parts,
     )
 
 
-def build(table: str, cls: type, values: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Any:
+def build(table: str, cls: type[Config], values: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Config:
     """Make one config of a table, or say in one line what is wrong with it."""
-    known = [field.name for field in dataclasses.fields(cls)]
+    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for key in values:
         if key not in known:
             raise ValueError(f"unknown key {table}.{key}{nearest(key, known)}; keys of {table} are {', '.join(known)}")
@@ -376,14 +295,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def to_toml(run: Run) -> str:
-    """The whole run as TOML; `load` reads it back to an equal `Run`."""
+    """The whole run as TOML; reading it back gives an equal `Run`."""
     model = {key: value for key, value in dataclasses.asdict(run.model).items() if key != "vocab"}
-    return tomli_w.dumps({
-        "name": run.name,
-        "task": run.task,
-        "init": run.init,
-        "untrained": run.untrained,
-        "licence": run.licence,
-        "model": {"family": run.family, **model},
-        **{table: dataclasses.asdict(getattr(run, table)) for table in ("data", "train", "decode")},
-    })  # fmt: skip
+    top = {key: getattr(run, key) for key in TOP_LEVEL} | {"untrained": list(run.untrained)}
+    rest = {table: dataclasses.asdict(getattr(run, table)) for table in ("data", "train", "decode")}
+    return tomli_w.dumps({**top, "model": {"family": run.family, **model}, **rest})

@@ -1,10 +1,14 @@
-"""What all tests share: a cache of their own, a small trained run, the command line as a function."""
+"""Shared by all tests: an own cache, small trained runs, the command line as a function, and their order in parallel."""
 
 import importlib.util
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is imported: more threads than cores wait for one another
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
 import pytest
@@ -15,15 +19,28 @@ from regard.cli import main
 hypothesis.settings.register_profile("regard", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("regard")
 
+FIRST = ("test_readme", "test_resume", "test_disk_faults", "test_parallel")  # the longest: none is left for the end
+# Each of these has a fixture that takes longer than its tests.
+TOGETHER = ("test_resume", "test_disk_faults", "test_parallel", "test_marian")
 
-class Said(NamedTuple):
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests and group them for the workers of `pytest -n 2 --dist loadgroup`."""
+    items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))
+    for item in items:
+        if item.path.stem in TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+class Result(NamedTuple):
     code: int
     out: str
     err: str
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Nothing a test encodes or downloads touches the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
@@ -33,36 +50,35 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder of this test alone; the one of `regard` lies inside it."""
+    """The folder of `regard` inside an empty cache that only this test uses."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "regard"
 
 
 @pytest.fixture
-def regard(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> Callable[..., Said]:
+def regard(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> Callable[..., Result]:
     """Run a verb in this process: `regard("translate", run, "a b")` → exit code, output, errors."""
 
-    def run(*words: object) -> Said:
+    def run(*words: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["regard", *map(str, words)])
         capfd.readouterr()
         try:
             code = main()
         except SystemExit as stop:
             code = int(stop.code or 0)
-        return Said(code, *capfd.readouterr())
+        return Result(code, *capfd.readouterr())
 
     return run
 
 
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder after ten steps: a real one, and as stupid as ten steps leave it."""
-    from regard.config import load
-    from regard.models import FAMILIES
+    """A run folder after ten steps of training: complete, but it has learned next to nothing."""
+    from regard.tasks import read_run
     from regard.train.loop import fit
 
     folder = tmp_path_factory.mktemp("runs") / "small"
-    fit(load("reverse", (*SMALL, "train.steps=10"), FAMILIES), folder)
+    fit(read_run("reverse", (*SMALL, "train.steps=10")), folder)
     return folder
 
 
@@ -77,9 +93,8 @@ def minilm() -> Path:
 
 @pytest.fixture(scope="session")
 def text_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs `gpt`, `bert`, `classes`, `t5`, `spans`: real ones, and as stupid as a few steps leave them."""
-    from regard.config import load
-    from regard.models import FAMILIES
+    """Runs `gpt`, `bert`, `classes`, `t5`, `spans`: complete, after four steps of training each."""
+    from regard.tasks import read_run
     from regard.train.loop import fit
 
     home = tmp_path_factory.mktemp("text-runs")
@@ -90,9 +105,9 @@ def text_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     few = ("data.max_len=24", "train.steps=4", "train.batch_tokens=200", "decode.beam_size=1", "data.source=")
     text = (*few, f"data.train={home}/text.txt", f"data.valid={home}/text.txt")
     pairs = (*few, f"data.train={home}/rows.tsv", f"data.valid={home}/rows.tsv")
-    fit(load("shakespeare-gpt", (*shape, *text, "model.max_len=24"), FAMILIES), home / "gpt")
-    fit(load("wikitext-bert", (*shape, *text, "model.max_len=32"), FAMILIES), home / "bert")
-    fit(load("sst2", (*pairs, f"init={home}/bert"), FAMILIES), home / "classes")
-    fit(load("t5-multitask", (*shape, *pairs, "data.pair=", "data.prefixed=false"), FAMILIES), home / "t5")
-    fit(load("wikitext-t5", (*shape, *text), FAMILIES), home / "spans")
+    fit(read_run("shakespeare-gpt", (*shape, *text, "model.max_len=24")), home / "gpt")
+    fit(read_run("wikitext-bert", (*shape, *text, "model.max_len=32")), home / "bert")
+    fit(read_run("sst2", (*pairs, f"init={home}/bert")), home / "classes")
+    fit(read_run("t5-multitask", (*shape, *pairs, "data.pair=", "data.prefixed=false")), home / "t5")
+    fit(read_run("wikitext-t5", (*shape, *text)), home / "spans")
     return home

@@ -1,7 +1,7 @@
 """The verbs: `regard <verb> <what> [key=value ...]`.
 
 Results go to standard output, progress and errors to standard error.  A user's mistake prints one line and exits 2.
-torch is imported inside the verbs, so that help does not wait for it.
+Verbs import torch themselves, so that --help does not wait for it.
 """
 
 import errno
@@ -9,8 +9,10 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from io import TextIOWrapper
-from typing import Annotated, Any
+from types import FrameType
+from typing import Annotated
 
 import typer
 
@@ -21,6 +23,8 @@ from regard.cli.train import recipes, score, train
 from regard.version import VERSION
 
 __all__ = ["app", "main"]
+
+Handler = Callable[[int, FrameType | None], object] | int | None
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
@@ -38,26 +42,22 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _top(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     pass
 
 
 def main() -> int:
     """Run a verb; a user's mistake is one line on standard error and exit code 2."""
-    # TensorBoard writes from a thread of its own; on a full disk our next write says so in one line
-    threading.excepthook = lambda failed: (
-        None if isinstance(failed.exc_value, OSError) else threading.__excepthook__(failed)
-    )
+    # TensorBoard writes from its own thread; on a full disk our next write reports it in one line
+    threading.excepthook = lambda failed: None if isinstance(failed.exc_value, OSError) else threading.__excepthook__(failed)
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale says, translations are not Latin-1
-    asked: list[int] = []  # to stop
-    before = _heed(asked)
+        sys.stdout.reconfigure(encoding="utf-8")  # translations are not Latin-1, whatever the locale
+    interrupts: list[int] = []
+    handler = _record_interrupts(interrupts)
     try:
         code = int(app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0)
-        sys.stdout.flush()  # here, where a reader that went away is known
+        sys.stdout.flush()  # here, where a closed pipe is handled
         return code
     except (KeyboardInterrupt, typer.Abort):
         print("regard: interrupted", file=sys.stderr)
@@ -65,10 +65,10 @@ def main() -> int:
     except (BrokenPipeError, SystemExit) as stop:
         if not isinstance(stop, BrokenPipeError) and not isinstance(stop.__context__, BrokenPipeError):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader, such as `head`, has closed the pipe
         return 0
     except Exception as mistake:
-        if asked:  # a library that was being imported may turn Ctrl-C into an error of its own
+        if interrupts:  # a library that was being imported may turn Ctrl-C into an error of its own
             print("regard: interrupted", file=sys.stderr)
             return 130
         line = _one_line(mistake)
@@ -77,15 +77,15 @@ def main() -> int:
         print(f"regard: {line}", file=sys.stderr)
         return 2
     finally:
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
 
 
-def _heed(asked: list[int]) -> Any:
-    """Remember that Ctrl-C was pressed; → the handler before, or nothing outside the main thread."""
+def _record_interrupts(interrupts: list[int]) -> Handler:
+    """Record each Ctrl-C in a list; returns the previous handler, or None outside the main thread."""
 
-    def stop(number: int, frame: Any) -> None:
-        asked.append(number)
+    def stop(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
         raise KeyboardInterrupt
 
     try:
@@ -95,20 +95,17 @@ def _heed(asked: list[int]) -> Any:
 
 
 def _one_line(mistake: Exception) -> str | None:
-    """What to tell a user who can do something about it; nothing for a defect of ours."""
-    if hasattr(mistake, "format_message"):  # typer's own, for an option it does not know
+    """The message for a mistake the user can correct; None for a bug of ours."""
+    if hasattr(mistake, "format_message"):  # typer's own, for an unknown option
         return f"{mistake.format_message().rstrip('.')}; see regard {' '.join([*sys.argv[1:2], '--help'])}"
     if isinstance(mistake, ValueError):
         return str(mistake)
-    if isinstance(mistake, RuntimeError) and any(said in str(mistake) for said in ("allocate memory", "out of memory")):
-        return "there is not enough memory for it; use a smaller --beam or --batch, train.batch_tokens or train.batch_size, or model.image"
+    if isinstance(mistake, RuntimeError) and any(why in str(mistake) for why in ("allocate memory", "out of memory")):
+        return "not enough memory; use a smaller --beam or --batch, train.batch_tokens or train.batch_size, or model.image"
     if isinstance(mistake, OSError):
-        full = mistake.errno in (errno.ENOSPC, errno.EDQUOT)
-        what = (
-            "make room"
-            + (", then go on with --resume: the checkpoint before is whole" if "train" in sys.argv[1:2] else "")
-            if full
-            else "check the path and its permissions"
-        )
-        return f"{mistake.strerror}{f': {mistake.filename}' if mistake.filename else ''}; {what}"
+        remedy = "check the path and its permissions"
+        if mistake.errno in (errno.ENOSPC, errno.EDQUOT):
+            resume = ", then continue with --resume: the last checkpoint is complete" if "train" in sys.argv[1:2] else ""
+            remedy = f"free some space{resume}"
+        return f"{mistake.strerror}{f': {mistake.filename}' if mistake.filename else ''}; {remedy}"
     return None

@@ -1,20 +1,20 @@
-"""Verbs that exchange checkpoints with other libraries: import, export."""
+"""Verbs that convert checkpoints of other libraries: import, export."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from regard.cli.options import Checkpoint, RunFolder
+from regard.cli.options import Checkpoint, RunPath
 
 __all__ = ["export", "import_"]
 
 
 def import_(
     what: Checkpoint,
-    to: Annotated[Path, typer.Option(help="The run folder to make.", show_default=False)],
+    to: Annotated[Path, typer.Option(help="The run folder to create.", show_default=False)],
 ) -> None:  # fmt: skip
-    """Open a Hugging Face checkpoint: GPT-2, BERT, T5, or Marian with a tokenizer.json; ViT, Swin, Swin V2, ResNet.
+    """Convert a Hugging Face checkpoint: GPT-2, BERT, T5, or Marian with a tokenizer.json; ViT, Swin, Swin V2, ResNet.
 
     regard import all-MiniLM-L6-v2/ --to runs/minilm
 
@@ -24,27 +24,26 @@ def import_(
 
     folder = Path(what)
     if folder.is_file():
-        raise ValueError(f"{what} is a file; give its folder, with config.json and all else beside it")
-    if not folder.is_dir() and (
-        folder.is_absolute() or what.startswith(".") or what.endswith("/") or what.count("/") > 1
-    ):
+        raise ValueError(f"{what} is a file; give its folder, with config.json and the other files")
+    is_path = folder.is_absolute() or what.startswith(".") or what.endswith("/") or what.count("/") > 1
+    if is_path and not folder.is_dir():
         raise ValueError(f"no folder {what}; check the path")
     import_run(folder if folder.is_dir() else fetch(what), to, name=what)
     print(f"saved in {to}")
 
 
 def export(
-    run: RunFolder,
-    out: Annotated[Path, typer.Argument(help="The folder to make.", show_default=False)],
-    to: Annotated[str, typer.Option(help="The form: hf, for Hugging Face's from_pretrained.")] = "hf",
+    run: RunPath,
+    out: Annotated[Path, typer.Argument(help="The folder to create.", show_default=False)],
+    to: Annotated[str, typer.Option(help="The format: hf, for Hugging Face's from_pretrained.")] = "hf",
 ) -> None:  # fmt: skip
-    """Write a run so that other libraries open it.
+    """Convert a run for other libraries.
 
     regard export runs/shakespeare-gpt --to hf out/
     """
     from regard.interop.hf import export_run
 
     if to != "hf":
-        raise ValueError(f"no form {to!r}; there is hf")
+        raise ValueError(f"no format {to!r}; there is hf")
     export_run(Path(run), out)
     print(f"saved in {out}")

@@ -1,48 +1,49 @@
-"""Between the verbs and the person before the screen: what is read, and how far it is."""
+"""Command-line input and progress output."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CHUNK", "counting", "open_run", "read_texts"]
+__all__ = ["CHUNK", "Count", "open_run", "read_texts", "show_progress"]
 
 CHUNK = 1024  # texts read, answered and printed together
+Count = Callable[[int, int], None]  # called with the number done in earlier chunks and in this one
 
 
 def open_run(run: str, verb: str, device: str, precision: str = "float32") -> Any:
-    """A run folder, if it was trained for this verb."""
-    from regard.decode.folder import load
+    """Load a run folder and check that its predictor has this verb."""
+    from regard.tasks.load import load
 
-    opened = load(run, device, precision)
-    if verb not in opened.VERBS:
-        verbs = " or ".join(opened.VERBS)
-        raise ValueError(f"{run} holds a {opened.run.family}, which does not {verb}; use regard {verbs}")
-    return opened
+    predictor = load(run, device, precision)
+    if verb not in predictor.VERBS:
+        verbs = " or ".join(predictor.VERBS)
+        hint = getattr(predictor, "HINTS", {}).get(verb, "")
+        raise ValueError(f"{run} holds a {predictor.run.family}, which does not {verb}; use regard {verbs}" + hint)
+    return predictor
 
 
 @contextmanager
 def read_texts(
-    given: list[str] | None, file: Path | None, what: str, size: int = CHUNK
-) -> Iterator[tuple[Iterator[list[str]], Any]]:
-    """Texts from the command line, a file or standard input, in chunks of a size, and a counter of those that are done."""
+    texts: list[str] | None, file: Path | None, activity: str, size: int = CHUNK
+) -> Iterator[tuple[Iterator[list[str]], Count]]:
+    """Chunks of texts from the command line, a file or standard input, and a progress counter."""
     from regard.data.files import read_lines
 
-    if given and file:
+    if texts and file:
         raise ValueError("texts and --input were both given; give one of them")
-    asking = not given and file is None and sys.stdin is not None and sys.stdin.isatty()
-    if asking:
-        print("regard: type a text a line, Ctrl-D ends", file=sys.stderr)
-    lines = iter(given) if given else read_lines(file or Path("-"))
-    size = 1 if asking else size
-    with counting(what, watched=not asking) as count:
-        yield _some(iter(lambda: list(islice(lines, size)), [])), count
+    interactive = not texts and file is None and sys.stdin is not None and sys.stdin.isatty()
+    if interactive:
+        print("regard: type one text per line, Ctrl-D ends", file=sys.stderr)
+    lines = iter(texts) if texts else read_lines(file or Path("-"))
+    size = 1 if interactive else size
+    with show_progress(activity, enabled=not interactive) as count:
+        yield _warn_if_empty(iter(lambda: list(islice(lines, size)), [])), count
 
 
-def _some(chunks: Iterator[list[str]]) -> Iterator[list[str]]:
-    """The same; if there are none, that is said."""
+def _warn_if_empty(chunks: Iterator[list[str]]) -> Iterator[list[str]]:
     first = next(chunks, None)
     if first is None:
         print("regard: nothing to read", file=sys.stderr)
@@ -52,16 +53,16 @@ def _some(chunks: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 @contextmanager
-def counting(what: str, watched: bool = True) -> Iterator[Any]:
-    """A line on standard error that counts sentences and their speed, if a person is watching."""
+def show_progress(activity: str, enabled: bool = True) -> Iterator[Count]:
+    """A line on standard error that counts what is done, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal or not watched:
-        yield lambda before, done: None  # at a prompt, or into a log, a counter is in the way
+    if not console.is_terminal or not enabled:
+        yield lambda before, done: None
         return
-    columns = (SpinnerColumn(), TextColumn(f"{what}: {{task.completed:,}}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn(f"{activity}: {{task.completed:,}}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(what, total=None)
+        task = progress.add_task(activity, total=None)
         yield lambda before, done: progress.update(task, completed=before + done)

@@ -1,58 +1,50 @@
-"""Verbs that answer: translate, ask, generate, fill, classify, embed."""
+"""Verbs that run a trained model: translate, ask, generate, fill, classify, embed."""
 
 import dataclasses
 import json
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
-from regard.cli.io import CHUNK, counting, open_run, read_texts
-from regard.cli.options import (
-    AnswerTokens,
-    Beam,
-    Device,
-    Input,
-    Json,
-    MaskedBatch,
-    NBest,
-    Penalty,
-    Precision,
-    Questions,
-    RunFolder,
-    Sentences,
-    Sheet,
-    Stops,
-    Temperature,
-    Texts,
-    Together,
-    Tokens,
-    TopK,
-    TopP,
-    Vectors,
-)
+from regard.cli import options
+from regard.cli.io import CHUNK, open_run, read_texts, show_progress
+from regard.cli.options import Device, Input, Json, Precision, RunPath
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from regard.tasks.image_classification import ImageClassifier
+    from regard.tasks.image_generation import ImageGenerator
+    from regard.tasks.language_model import TextGenerator
+    from regard.tasks.masked_lm import MaskedLM
+    from regard.tasks.text_classification import TextClassifier
+    from regard.tasks.text_embedding import Prediction, TextEmbedder
+    from regard.tasks.translation import Translation, Translator
 
 __all__ = ["ask", "classify", "embed", "fill", "generate", "translate"]
 
-MOST_COMPARED = 30  # texts of a table of all pairs
+MAX_COMPARED = 30  # texts in a table of all pairs
 
 
 def translate(
-    run: RunFolder,
-    sentences: Sentences = None,
+    run: RunPath,
+    sentences: options.Sentences = None,
     input_: Input = None,
-    beam: Beam = None,
-    n_best: NBest = 1,
-    length_penalty: Penalty = None,
-    tokens: AnswerTokens = None,
-    batch: Together = None,
-    temperature: Temperature = None,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
+    beam: options.Beam = None,
+    n_best: options.NBest = 1,
+    length_penalty: options.LengthPenalty = None,
+    tokens: options.AnswerTokens = None,
+    batch: options.BatchSize = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    seed: Annotated[int, typer.Option(help="Random seed of the samples.")] = 0,
     device: Device = "auto",
     precision: Precision = "float32",
     json_: Json = False,
@@ -61,102 +53,111 @@ def translate(
 
     regard translate runs/multi30k "A man is riding a bike." --beam 5 --n-best 3
     """
-    _answer(open_run(run, "translate", device, precision), sentences, input_, n_best, json_, seed, beam=beam,
-            length_penalty=length_penalty, tokens=tokens, batch=batch, temperature=temperature, top_k=top_k,
-            top_p=top_p)  # fmt: skip
+    translator: Translator = open_run(run, "translate", device, precision)
+    search = partial(translator.translate, beam=beam, n_best=n_best, length_penalty=length_penalty, tokens=tokens,
+                     batch=batch, temperature=temperature, top_k=top_k, top_p=top_p)  # fmt: skip
+    _answer(translator, search, sentences, input_, json_, n_best, seed)
 
 
-def _answer(translator: Any, sentences: list[str] | None, input_: Path | None, n_best: int, json_: bool, seed: int,
-            **how: Any) -> None:  # fmt: skip
-    number = 0
+def _answer(translator: "Translator", search: "Callable[..., list[Translation]]", sentences: list[str] | None,
+            input_: Path | None, json_: bool, n_best: int = 1, seed: int = 0) -> None:  # fmt: skip
+    """Print an answer for each sentence; one too long is refused after the answers to those before it."""
+    done = 0
     with read_texts(sentences, input_, "translating") as (chunks, count):
-        for read in chunks:
-            _say_unprefixed(translator, read)
-            long = [read[row] for row in translator.too_long(read)[:1]]
-            chunk = read[: read.index(long[0])] if long else read  # what stands before it is not lost
-            answers = translator.translate(
-                chunk,
-                n_best=n_best,
-                seed=seed + number,
-                scored=json_,
-                first=number + 1,
-                progress=partial(count, number),
-                **how,
-            )
-            for source, answer in zip(chunk, answers, strict=True):
-                number += 1
+        for chunk in chunks:
+            _warn_unprefixed(translator, chunk)
+            sources = translator.encode(chunk)
+            short = list(takewhile(lambda ids: len(ids) <= translator.max_len, sources))
+            answers = search(short, seed=seed + done, scored=json_, progress=partial(count, done))
+            for number, (sentence, answer) in enumerate(zip(chunk, answers, strict=False), done + 1):
                 if json_:
-                    print(json.dumps({"source": source, **dataclasses.asdict(answer)}, ensure_ascii=False))
+                    print(json.dumps({"source": sentence, **dataclasses.asdict(answer)}, ensure_ascii=False))
                 elif n_best > 1:
-                    for rank, one in enumerate(answer.n_best, 1):
-                        print(number, rank, f"{one.score:.4f}", one.text, sep="\t")
+                    for rank, hypothesis in enumerate(answer.n_best, 1):
+                        print(number, rank, f"{hypothesis.score:.4f}", hypothesis.text, sep="\t")
                 else:
                     print(answer.text)
             sys.stdout.flush()
-            translator.translate(long, first=number + 1)  # refuses it, by its number
+            for number, ids in enumerate(sources, done + 1):
+                translator.require_short(ids, number)
+            done += len(chunk)
 
 
 def ask(
-    run: RunFolder,
-    questions: Questions = None,
+    run: RunPath,
+    questions: options.PrefixedTexts = None,
     input_: Input = None,
-    beam: Beam = None,
-    tokens: AnswerTokens = None,
-    batch: Together = None,
+    beam: options.Beam = None,
+    tokens: options.AnswerTokens = None,
+    batch: options.BatchSize = None,
     device: Device = "auto",
     precision: Precision = "float32",
     json_: Json = False,
 ) -> None:  # fmt: skip
-    """Ask a model that was trained with prefixes.
+    """Ask a text-to-text model that was trained with task prefixes.
 
     regard ask runs/t5-multitask "translate English to German: This is good."
     """
-    _answer(
-        open_run(run, "ask", device, precision), questions, input_, 1, json_, 0, beam=beam, tokens=tokens, batch=batch
-    )
+    translator: Translator = open_run(run, "ask", device, precision)
+    search = partial(translator.translate, beam=beam, tokens=tokens, batch=batch)
+    _answer(translator, search, questions, input_, json_)
 
 
 def generate(
-    run: RunFolder,
-    prompt: Annotated[str | None, typer.Argument(help="How the text begins; none: standard input.", show_default=False)] = None,
-    tokens: Tokens = None,
-    temperature: Annotated[float, typer.Option(help="Wilder the higher; 0 takes the likeliest token each time.")] = 1.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the draws; another gives another text.")] = 0,
-    stop: Stops = None,
-    stream: Annotated[bool, typer.Option("--stream", help="Print each piece as it is written.")] = False,
-    out: Sheet = None,
-    count: Annotated[int | None, typer.Option(help="Pictures to draw.  [default: 64]", show_default=False)] = None,
+    run: RunPath,
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; by default, standard input.", show_default=False)] = None,
+    tokens: options.Tokens = None,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 1.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    seed: Annotated[int, typer.Option(help="Random seed of the samples.")] = 0,
+    stop: options.StopStrings = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Print text as it is generated.")] = False,
+    out: options.GridFile = None,
+    count: Annotated[int | None, typer.Option(help="Images to generate.  [default: 64]", show_default=False)] = None,
     device: Device = "auto",
     precision: Precision = "float32",
     json_: Json = False,
 ) -> None:  # fmt: skip
-    """Write on from a beginning; or draw pictures, on one sheet.
+    """Continue a prompt; or generate images, as a grid.
 
     regard generate runs/shakespeare-gpt "ROMEO:" --tokens 300 --top-p 0.9 --stream
 
     regard generate runs/mnist-image-gpt --out samples.png
     """
-    from regard.data.files import read_lines
-
     if stream and json_:
         raise ValueError("--stream prints pieces, --json one object; give one of them")
-    writer = open_run(run, "generate", device, precision)
-    if writer.run.task == "pixels":
-        if prompt is not None or tokens is not None or stop or stream or json_:
-            raise ValueError(
-                f"{run} draws pictures; it takes --out, --count, --temperature, --top-k, --top-p, --seed only"
-            )
-        _draw(writer, out, 64 if count is None else count, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        return
-    if out is not None or count is not None:
-        raise ValueError(f"--out and --count are for pictures; {run} writes text")
+    predictor = open_run(run, "generate", device, precision)
+    images = predictor.OUTPUT == "images"
+    for_text = {"PROMPT": prompt, "--tokens": tokens, "--stop": stop or None, "--stream": stream or None,
+                "--json": json_ or None}  # fmt: skip
+    for_images = {"--out": out, "--count": count}
+    useless = [name for name, value in (for_text if images else for_images).items() if value is not None]
+    if useless:
+        raise ValueError(
+            f"{run} generates {predictor.OUTPUT}; {', '.join(useless)} does not apply to {predictor.OUTPUT}, leave it out"
+        )
+    sampling = _Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    if images:
+        _generate_images(predictor, sampling, out, 64 if count is None else count)
+    else:
+        _generate_text(predictor, sampling, prompt, tokens, stop or (), stream, json_)
+
+
+class _Sampling(TypedDict):
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+
+def _generate_text(generator: "TextGenerator", sampling: _Sampling, prompt: str | None, tokens: int | None, stop: Sequence[str],
+                   stream: bool, json_: bool) -> None:  # fmt: skip
+    from regard.data.files import read_lines
+
     if prompt is None:
         prompt = "" if sys.stdin is None or sys.stdin.isatty() else "\n".join(read_lines(Path("-")))
-    pieces = writer.stream(
-        prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop or ()
-    )
+    pieces = generator.stream(prompt, tokens=tokens, stop=stop, **sampling)
     if json_:
         print(json.dumps({"prompt": prompt, "text": "".join(pieces)}, ensure_ascii=False))
     elif stream:
@@ -168,54 +169,54 @@ def generate(
         print(prompt + "".join(pieces))
 
 
-def _draw(painter: Any, out: Path | None, count: int, **how: Any) -> None:
+def _generate_images(generator: "ImageGenerator", sampling: _Sampling, out: Path | None, count: int) -> None:
     from regard.view.image_grid import check_out, save_image_grid
 
     if out is None:
-        raise ValueError("pictures need a file; give --out samples.png")
+        raise ValueError("images need a file; give --out samples.png")
     check_out(out)
-    with counting("pixels") as shown:
-        pictures = painter.draw(count, progress=partial(shown, 0), **how)
-    save_image_grid(pictures, out)
-    print(f"saved {count:,} pictures in {out}")
+    with show_progress("pixels") as counter:
+        images = generator.generate(count, **sampling, progress=partial(counter, 0))
+    save_image_grid(images, out)
+    print(f"saved {count:,} images in {out}")
 
 
 def fill(
-    run: RunFolder,
-    texts: MaskedBatch = None,
-    top: Annotated[int, typer.Option(help="Guesses for each hidden word.")] = 5,
+    run: RunPath,
+    texts: options.MaskedTexts = None,
+    top: Annotated[int, typer.Option(help="Predictions for each [MASK].")] = 5,
     device: Device = "auto",
     json_: Json = False,
 ) -> None:  # fmt: skip
-    """Guess words hidden behind [MASK].
+    """Predict the words behind [MASK].
 
     regard fill runs/wikitext-bert "The cat sat on the [MASK]."
     """
     if top < 1:
-        raise ValueError(f"--top {top}; ask for 1 or more guesses")
-    reader = open_run(run, "fill", device)
+        raise ValueError(f"--top {top}; ask for 1 or more predictions")
+    model: MaskedLM = open_run(run, "fill", device)
     with read_texts(texts, None, "reading") as (chunks, _):
         for text in (text for chunk in chunks for text in chunk):
-            found = reader.fill(text, top)
+            filled = model.fill(text, top)
             if json_:
-                guesses = [[guess._asdict() for guess in word] for word in found.guesses]
-                print(json.dumps({"source": text, "text": found.text, "guesses": guesses}, ensure_ascii=False))
+                predictions = [[prediction._asdict() for prediction in word] for word in filled.predictions]
+                print(json.dumps({"source": text, "text": filled.text, "predictions": predictions}, ensure_ascii=False))
                 continue
-            print(found.text)
-            for word in found.guesses:
-                print("   ", ", ".join(f"{guess.text} {guess.probability:.1%}" for guess in word))
+            print(filled.text)
+            for word in filled.predictions:
+                print("   ", ", ".join(f"{prediction.text} {prediction.probability:.1%}" for prediction in word))
 
 
 def classify(
-    run: RunFolder,
-    texts: Texts = None,
+    run: RunPath,
+    texts: options.TextsOrImages = None,
     input_: Input = None,
-    top: Annotated[int, typer.Option(help="Print this many likeliest classes.")] = 1,
+    top: Annotated[int, typer.Option(help="Print this many most likely classes.")] = 1,
     device: Device = "auto",
     precision: Precision = "float32",
     json_: Json = False,
 ) -> None:  # fmt: skip
-    """Say what class each text, or each picture, is of.
+    """Classify texts or images.
 
     regard classify runs/sst2 "a gripping, funny film"
 
@@ -223,34 +224,44 @@ def classify(
     """
     if top < 1:
         raise ValueError(f"--top {top}; ask for 1 or more classes")
-    reader = open_run(run, "classify", device, precision)
-    done, pictures = 0, reader.run.task == "image"
-    few = reader.run.decode.batch_size if pictures else CHUNK
-    with read_texts(texts, input_, "classifying", few) as (chunks, count):
+    predictor: TextClassifier | ImageClassifier = open_run(run, "classify", device, precision)
+    done, images = 0, predictor.INPUT == "image"
+    size = predictor.run.decode.batch_size if images else CHUNK
+    with read_texts(texts, input_, "classifying", size) as (chunks, count):
         for chunk in chunks:
-            if not pictures:
-                _say_cut(reader, chunk)
-            for text, guesses in _classified(reader, chunk, top, partial(count, done)):
+            inputs = _encode(predictor, chunk)
+            found = _classify(partial(predictor.classify, top=top), inputs, partial(count, done))
+            for source, classes in zip(chunk, found, strict=True):
                 if json_:
-                    print(json.dumps({"source": text, "classes": [g._asdict() for g in guesses]}, ensure_ascii=False))
+                    print(json.dumps({"source": source, "classes": [c._asdict() for c in classes]}, ensure_ascii=False))
                 else:
-                    told = "\t".join(f"{guess.text} {guess.probability:.1%}" for guess in guesses)
-                    print(f"{text}\t{told}" if pictures else told)
+                    line = "\t".join(f"{prediction.text} {prediction.probability:.1%}" for prediction in classes)
+                    print(f"{source}\t{line}" if images else line)
             done += len(chunk)
             sys.stdout.flush()
 
 
+def _classify(predict: "Callable[..., list[list[Prediction]]]", inputs: Sequence[object], progress: Callable[[int], None]
+              ) -> Iterator["list[Prediction]"]:  # fmt: skip
+    """The classes of each text or image; one that cannot be read does not discard those before it."""
+    try:
+        yield from predict(inputs, progress=progress)
+    except ValueError:
+        for item in inputs:
+            yield predict([item])[0]
+
+
 def embed(
-    run: RunFolder,
-    texts: Texts = None,
+    run: RunPath,
+    texts: options.TextsOrImages = None,
     input_: Input = None,
-    out: Vectors = None,
+    out: options.VectorFile = None,
     device: Device = "auto",
     json_: Json = False,
 ) -> None:  # fmt: skip
-    """Turn texts into vectors, and compare them.
+    """Embed texts as vectors, and compare them.
 
-    Prints how alike the texts are, the cosine of each pair; --json prints the vectors, --out writes them.
+    Prints the cosine similarity of each pair; --json prints the vectors, --out writes them.
 
     regard embed runs/minilm "money bank" "river bank" "the shore of a stream"
     """
@@ -262,17 +273,16 @@ def embed(
         raise ValueError(f"--out {out}; vectors are written as numpy's .npy")
     if out and not out.parent.is_dir():
         raise ValueError(f"no folder {out.parent}; make it, or choose another --out")
-    reader = open_run(run, "embed", device)
+    embedder: TextEmbedder | MaskedLM | TextClassifier = open_run(run, "embed", device)
     read: list[str] = []
-    vectors: list[Any] = []
+    vectors: list[Tensor] = []
     with read_texts(texts, input_, "reading") as (chunks, count):
         for chunk in chunks:
-            if len(read) + len(chunk) > MOST_COMPARED and not (out or json_):
+            if len(read) + len(chunk) > MAX_COMPARED and not (out or json_):
                 raise ValueError(
-                    f"over {MOST_COMPARED} texts are too many for a table of all pairs; give --out FILE.npy or --json"
+                    f"over {MAX_COMPARED} texts are too many for a table of all pairs; give --out FILE.npy or --json"
                 )
-            _say_cut(reader, chunk)
-            vectors.append(reader.embed(chunk, partial(count, len(read))))
+            vectors.append(embedder.embed(_encode(embedder, chunk), partial(count, len(read))))
             read += chunk
             if json_:
                 for text, vector in zip(chunk, vectors.pop().tolist(), strict=True):
@@ -286,24 +296,15 @@ def embed(
 
     table = torch.cat(vectors)
     if out:
-        held = io.BytesIO()
-        np.save(held, table.numpy(), allow_pickle=False)
-        write_atomic(out, held.getvalue())
+        content = io.BytesIO()
+        np.save(content, table.numpy(), allow_pickle=False)
+        write_atomic(out, content.getvalue())
         print(f"saved {len(table):,} vectors of {table.shape[1]} numbers in {out}")
         return
-    _print_alike(read, (table @ table.T).tolist())
+    _print_similarity(read, (table @ table.T).tolist())
 
 
-def _classified(reader: Any, chunk: list[str], top: int, progress: Any) -> Iterator[tuple[str, Any]]:
-    """Each text or picture and its classes; one that cannot be read does not take the answers for those before it along."""
-    try:
-        yield from zip(chunk, reader.classify(chunk, top, progress), strict=True)
-    except ValueError:
-        for one in chunk:
-            yield one, reader.classify([one], top)[0]
-
-
-def _print_alike(texts: list[str], alike: list[list[float]]) -> None:
+def _print_similarity(texts: list[str], cosines: list[list[float]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -312,19 +313,22 @@ def _print_alike(texts: list[str], alike: list[list[float]]) -> None:
     table.add_column("")
     for number in range(1, len(texts) + 1):
         table.add_column(str(number), justify="right", min_width=5)
-    for number, (text, row) in enumerate(zip(texts, alike, strict=True), 1):
-        table.add_row(Text(f"{number} {text[:60]}"), *(f"{one:.2f}" for one in row))
+    for number, (text, row) in enumerate(zip(texts, cosines, strict=True), 1):
+        table.add_row(Text(f"{number} {text[:60]}"), *(f"{cosine:.2f}" for cosine in row))
     Console(width=None if sys.stdout.isatty() else 80 + 7 * len(texts), highlight=False).print(table)
 
 
-def _say_unprefixed(translator: Any, texts: list[str]) -> None:
-    known = translator.prefixes
-    bare = next((text for text in texts if known and text.strip() and not text.startswith(known)), None)
+def _warn_unprefixed(translator: "Translator", texts: list[str]) -> None:
+    prefixes = translator.prefixes
+    bare = next((text for text in texts if prefixes and text.strip() and not text.startswith(prefixes)), None)
     if bare is not None:
-        print(f"regard: {bare[:40]!r} begins with none of the tasks this model has learnt, {', '.join(map(repr, known))}; "
-              f"its answer may mean nothing", file=sys.stderr)  # fmt: skip
+        print(f"regard: {bare[:40]!r} has none of the task prefixes this model was trained with, "
+              f"{', '.join(map(repr, prefixes))}; its answer may be meaningless", file=sys.stderr)  # fmt: skip
 
 
-def _say_cut(reader: Any, texts: list[str]) -> None:
-    if cut := reader.too_long(texts):
-        print(f"{len(cut)} of {len(texts)} texts have over {reader.max_len} tokens and were cut", file=sys.stderr)
+def _encode(predictor: "TextEmbedder | MaskedLM | TextClassifier | ImageClassifier", texts: list[str]) -> Any:
+    """The inputs of a predictor, token ids or files, with a note if some texts will be truncated."""
+    encoded, limit = predictor.encode(texts), getattr(predictor, "max_len", math.inf)
+    if cut := sum(len(ids) > limit for ids in encoded):
+        print(f"{cut} of {len(texts)} texts have over {limit} tokens and were truncated", file=sys.stderr)
+    return encoded

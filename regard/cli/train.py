@@ -7,16 +7,16 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.io import counting
-from regard.cli.options import Beam, Changes, Device, Json, Out, Penalty, Precision, Recipe, RunFolder, Split
+from regard.cli.io import show_progress
+from regard.cli.options import Beam, Changes, Device, Json, LengthPenalty, Out, Precision, Recipe, RunPath, Split
 
 if TYPE_CHECKING:
-    from regard.config import Run
-    from regard.train.metrics import Score
+    from regard.run_folder import RunFolder
+    from regard.tasks.metrics import Score
 
 __all__ = ["recipes", "score", "train"]
 
@@ -25,84 +25,67 @@ def train(
     what: Recipe,
     changes: Changes = None,
     out: Out = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint, to the same bits.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Throw away an earlier run of the same name.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint, bit for bit.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete an earlier run in the same folder.")] = False,
 ) -> None:  # fmt: skip
-    """Learn a model from your data: pairs of sentences, text, texts with classes, or pictures.
+    """Train a model on your data: sentence pairs, text, labelled texts, or images.
 
     regard train multi30k train.steps=2000
 
     regard train sst2 init=runs/wikitext-bert
 
-    regard train translate data.train=my.tsv data.valid=held.tsv
+    regard train translate data.train=my.tsv data.valid=valid.tsv
 
     regard train images data.train=photos/
     """
-    from regard.config import load
-    from regard.models import FAMILIES
-
-    run = load(what, changes or (), FAMILIES)
-    folder = out or Path("runs") / run.name
+    from regard.run_folder import RunFolder
+    from regard.tasks import read_run, run_name
     from regard.train.parallel import first_process
+    from regard.train.resume import resumed_run
 
-    if not first_process():  # what there is to say, the first one says
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  until the end
+    changes = changes or []
+    files = RunFolder(out or Path("runs") / run_name(what, changes))
+    resuming = resume and not fresh and files.started
+    run = resumed_run(what, changes, files) if resuming else read_run(what, changes)
+    if not first_process():  # only the first process reports
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 open until exit
     else:
-        _check_folder(folder, resume, fresh)
-    if resume and (folder / "run.toml").exists():
-        run = _resumed(run, folder, changes or ())
+        _check_folder(files, resume, fresh)
     from regard.train.loop import Interrupted, fit
 
     try:
-        done = fit(run, folder, fresh=fresh, command=shlex.join(["regard", "train", what, *(changes or ())]))
+        done = fit(run, files.path, fresh=fresh, command=shlex.join(["regard", "train", what, *changes]))
     except Interrupted as stop:
         print(f"regard: {stop}", file=sys.stderr)
         raise typer.Exit(130) from None
     if not first_process():
         return
-    print(f"{run.name}: held-out loss {done.loss:.4f} after {done.steps:,} steps and {done.minutes:.1f} minutes")
+    print(f"{run.name}: validation loss {done.loss:.4f} after {done.steps:,} steps and {done.minutes:.1f} minutes")
     _print_scores(done.scores)
-    print(f"saved in {folder}")
+    print(f"saved in {files.path}")
 
 
-def _check_folder(folder: Path, resume: bool, fresh: bool) -> None:
-    """Refuse to mix a run with another one, or with other things."""
+def _check_folder(files: "RunFolder", resume: bool, fresh: bool) -> None:
+    """Refuse to mix a run with another one, or with other files."""
+    folder = files.path
     if resume and fresh:
-        raise ValueError("--resume goes on, --fresh starts over; give one of them")
+        raise ValueError("--resume continues, --fresh starts over; give one of them")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; choose another --out")
-    if (folder / "run.toml").exists() and not resume and not fresh:
+    if files.started and not resume and not fresh:
         raise ValueError(
-            f"{folder} holds a run already; go on with --resume, start over with --fresh, or choose another --out"
+            f"{folder} holds a run already; continue with --resume, start over with --fresh, or choose another --out"
         )
-    if (folder / "run.toml").exists():
+    if files.started:
         return
     if fresh and folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
-        raise ValueError(f"{folder} holds other things than a run, which --fresh will not delete; choose another --out")
+        raise ValueError(f"{folder} holds other files than a run, which --fresh will not delete; choose another --out")
     if resume:
-        print(f"nothing to resume in {folder}; starting from the beginning", file=sys.stderr)
-
-
-def _resumed(asked: "Run", folder: Path, changes: Iterable[str]) -> "Run":
-    """The run a folder holds, with changes on top that leave its model and data alone."""
-    from regard.config import load
-    from regard.models import FAMILIES
-
-    held = load(str(folder / "run.toml"), (), FAMILIES)
-    run = load(str(folder / "run.toml"), changes, FAMILIES)
-    kept = ("name", "family", "model", "task", "init", "data")
-    if any(getattr(run, key) != getattr(held, key) for key in kept) or asked.name != held.name:
-        raise ValueError(
-            f"{folder} was trained as {held.name} with another model or other data; "
-            f"--resume may change train and decode keys only"
-        )
-    return run
+        print(f"nothing to resume in {folder}; starting from step 0", file=sys.stderr)
 
 
 def recipes(json_: Json = False) -> None:
-    """List the recipes that ship with regard.
-
-    Each with its command, and the minutes and score to expect.
+    """List the recipes that ship with regard: command, expected minutes and score.
 
     regard recipes
     """
@@ -120,36 +103,35 @@ def recipes(json_: Json = False) -> None:
 
 
 def score(
-    run: RunFolder,
+    run: RunPath,
     on: Split = "valid",
     beam: Beam = None,
-    length_penalty: Penalty = None,
+    length_penalty: LengthPenalty = None,
     device: Device = "auto",
     precision: Precision = "float32",
     json_: Json = False,
 ) -> None:  # fmt: skip
-    """Score a run on held-out data.
+    """Score a run on validation or test data.
 
-    Translations with BLEU and chrF and their signatures, classes with accuracy and F1, language models with perplexity, pictures
-    that are drawn with bits per pixel.
+    Translations by BLEU and chrF with their signatures, classes by accuracy and F1, language models by perplexity, generated
+    images by bits per pixel.
 
     regard score runs/multi30k --on test_2016_flickr
     """
-    from regard.decode.folder import load
-    from regard.train.metrics import score_split
+    from regard.tasks import task_of
+    from regard.tasks.load import load
+    from regard.tasks.task import ScoreOptions
 
-    opened = load(run, device, precision)
-    if precision != "float32" and opened.run.task not in ("translate", "class", "image"):
+    predictor = load(run, device, precision)
+    task = task_of(predictor.run)
+    if precision != "float32" and not task.int8:
         raise ValueError(f"--precision {precision} is for translations and classes; {run} is scored in float32")
-    how: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty} if opened.run.task == "translate" else {}
-    for name, value in {"beam": beam, "length_penalty": length_penalty}.items():
-        if value is not None and not how:
-            raise ValueError(f"--{name.replace('_', '-')} {value} is for translations; {run} is scored without")
-    with counting(f"scoring {on}") as count:
-        say = partial(print, file=sys.stderr)
-        if opened.run.task in ("translate", "class", "image"):
-            how["progress"] = partial(count, 0)
-        scores = score_split(opened, on, say=say, **how)
+    for name, value in {"beam": beam, "length-penalty": length_penalty}.items():
+        if value is not None and not task.scored_by_search:
+            raise ValueError(f"--{name} {value} is for translations; {run} does not translate")
+    with show_progress(f"scoring {on}") as count:
+        options = ScoreOptions(None, beam, length_penalty, partial(print, file=sys.stderr), partial(count, 0))
+        scores = task.score(predictor, on, options)
     if json_:
         print(json.dumps([s._asdict() for s in scores]))
     else:

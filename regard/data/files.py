@@ -6,11 +6,10 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["cache_folder", "flush", "lock_folder", "read_lines", "read_pieces", "sync_folder", "write_atomic"]
+__all__ = ["cache_folder", "flush", "read_lines", "read_pieces", "sync_folder", "write_atomic"]
 
 
 def cache_folder() -> Path:
@@ -42,7 +41,7 @@ def read_pieces(file: Path, max_len: int) -> Iterator[str]:
                 if not line:
                     return
                 whole = max_len < 0 or len(more) < max_len or line.endswith(b"\n")
-                piece = line if whole else line[: _cut(line)]
+                piece = line if whole else line[: _last_word(line)]
                 if b"\0" in piece:
                     at = before + piece.index(0) + 1
                     raise ValueError(f"{name} line {number} has a zero byte, byte {at}: it is binary; give a text file")
@@ -65,7 +64,7 @@ def read_pieces(file: Path, max_len: int) -> Iterator[str]:
         raise ValueError(f"{file} is not a whole gzip file ({error}); download or compress it again") from None
 
 
-def _cut(line: bytes) -> int:
+def _last_word(line: bytes) -> int:
     """The index of the space before the last word, or of the last character if the line is one word."""
     space = line.rfind(b" ", 1)
     if space > 0:
@@ -91,22 +90,6 @@ def write_atomic(file: Path, content: bytes) -> None:
     finally:
         part.unlink(missing_ok=True)
     sync_folder(file.parent)
-
-
-@contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder against a second training; the lock of a killed process is released."""
-    if os.name != "posix":  # no such lock there
-        yield
-        return
-    import fcntl
-
-    with open(folder / ".lock", "w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"another training is running in {folder}; wait for it, or choose another --out") from None
-        yield
 
 
 def flush(file: Path) -> None:

@@ -1,26 +1,27 @@
-"""Numbers of fewer bits, after a try in a child process.
+"""Lower precision, after a trial in a child process.
 
-A processor may claim instructions that its machine does not let it run: the first product then kills the process.  So
-the first one is made by a child, and a machine that cannot do it costs the user an error, not the session.
+A CPU may report instructions that its (virtual) machine cannot run: the first product then kills the process.  So a child
+process makes the first one, and a machine that cannot run it costs the user an error message, not the session.
 """
 
+import os
 import subprocess
 import sys
 
 import torch
 from torch import nn
 
-from regard.layers.linear import Linear, column_major, to_int8
+from regard.layers.linear import Linear, to_int8
 
 __all__ = ["PrecisionProbe"]
 
-PATIENCE = 120  # seconds for a child to load torch and try
+TIMEOUT = 120  # seconds for the child to load torch and compute
 
 
 class PrecisionProbe:
-    """A child that tries the products of a precision while its parent goes on; `passed` waits for it.
+    """A child process that tries a precision while its parent goes on; `passed` waits for it.
 
-    `with Trial("int8") as trial: model = trial.passed(model)`.
+    `with PrecisionProbe("int8") as probe: model = probe.passed(model)`.
     """
 
     def __init__(self, precision: str):
@@ -31,30 +32,29 @@ class PrecisionProbe:
 
     def __enter__(self) -> "PrecisionProbe":
         if self.precision != "float32":
-            self.child = subprocess.Popen(  # noqa: S603  our own module
-                [sys.executable, "-m", __name__],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            command = [sys.executable, "-P", "-m", __name__]  # -P: a torch.py in the current folder must not run
+            env, null = {**os.environ, "PYTHONSAFEPATH": "1"}, subprocess.DEVNULL
+            self.child = subprocess.Popen(command, env=env, stdin=null, stdout=null, stderr=subprocess.PIPE, text=True)  # noqa: S603
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.child is not None:  # of a run that could not be opened
+        if self.child is not None:  # still running if the run could not be opened
             self.child.kill()
             self.child.communicate()
 
     def passed(self, model: nn.Module) -> nn.Module:
-        """The model in that precision, its weights laid out for decoding, or an error that says why not."""
+        """Convert the model to the precision, with its weights laid out for decoding, or raise an error that says why not."""
+        from regard.decode.fast import column_major  # not at the top: the child must start fast
+
         if self.child is None:
             return column_major(model) if next(model.parameters()).device.type == "cpu" else model
         try:
-            _, words = self.child.communicate(timeout=PATIENCE)
+            _, stderr = self.child.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             raise ValueError(f"the trial of {self.precision} took too long; use --precision float32") from None
         if self.child.returncode:
-            why = words.strip().splitlines()[-1] if words.strip() else f"its trial ended with {self.child.returncode}"
+            lines = stderr.strip().splitlines()
+            why = lines[-1] if lines else f"its trial ended with {self.child.returncode}"
             raise ValueError(f"{self.precision} does not run on this machine ({why}); use --precision float32")
         return to_int8(model)
 

@@ -1,6 +1,6 @@
-"""Greedy, sampling and beam search, written once for every model that has `start` and `step`.
+"""Greedy search, sampling and beam search, written once for every `Decoder`.
 
-Shapes: B sentences still open, W beam width, V vocabulary, t tokens so far.
+Shapes: B sentences in the batch, W beam width, V vocabulary, t tokens so far.
 """
 
 import math
@@ -15,40 +15,32 @@ from regard.decode.topk import blocked_logsumexp, blocked_topk
 
 __all__ = ["Hypothesis", "argmax", "beam", "greedy", "sample", "sampler", "stream"]
 
-STAY = 0.75  # ended sentences leave once no more than this share of the batch goes on: leaving copies those that stay
+SHRINK = 0.75  # finished sentences leave when at most this fraction of the batch is unfinished: shrinking copies the rest
 
 
 class Hypothesis(NamedTuple):
-    """A finished answer: its tokens without start and end, and its log-probability / length ** penalty, if kept."""
+    """A finished output: its tokens without start and end, and log-probability / length ** penalty, if computed."""
 
     tokens: list[int]
     score: float | None
 
 
-def _score(total: float, length: int, penalty: float) -> float:
+def _normalized_score(total: float, length: int, penalty: float) -> float:
     return total / length**penalty
 
 
-def greedy(
-    model: Decoder,
-    source: Tensor,
-    limits: Tensor,
-    *,
-    bos: int | Tensor,
-    eos: int,
-    penalty: float = 1.0,
-    scored: bool = True,
-) -> list[Hypothesis]:
-    """The likeliest token, each time.  `limits` (B,) is the most tokens for each sentence, its end counted.
+def greedy(model: Decoder, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, penalty: float = 1.0,
+           scored: bool = True) -> list[Hypothesis]:  # fmt: skip
+    """Choose the most likely token at each step.  `limits` (B,) is the maximum length of each output, with its end.
 
-    Unless `scored`, the odds of all other tokens need not be summed.
+    Unless `scored`, the softmax is skipped.
     """
-    return _roll(model, source, limits, argmax, bos, eos, penalty, scored)
+    return _generate(model, source, limits, argmax, bos, eos, penalty, scored)
 
 
 def argmax(logits: Tensor) -> Tensor:
-    """The likeliest token of each row: (B, V) → (B,)."""
-    if len(logits) == 1:  # many small calls would take longer than one that is not so quick
+    """The most likely token of each row: (B, V) → (B,)."""
+    if len(logits) == 1:  # one call is faster than the several of blocked_topk
         return logits.max(1)[1]
     return blocked_topk(logits[:, None], 1)[1][:, 0]
 
@@ -57,18 +49,18 @@ def sample(
     model: Decoder, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, generator: torch.Generator,
     temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, penalty: float = 1.0, scored: bool = True,
 ) -> list[Hypothesis]:  # fmt: skip
-    """A token drawn by its probability, each time; see `drawing`."""
-    draw = sampler(generator, temperature, top_k, top_p)
-    return _roll(model, source, limits, draw, bos, eos, penalty, scored)
+    """Sample a token at each step; see `sampler`."""
+    choose = sampler(generator, temperature, top_k, top_p)
+    return _generate(model, source, limits, choose, bos, eos, penalty, scored)
 
 
 def sampler(
     generator: torch.Generator, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> Callable[[Tensor], Tensor]:
-    """A function that draws a token of each row by its probability: (B, V) → (B,).
+    """A function that samples a token of each row by its probability: (B, V) → (B,).
 
-    A low temperature sharpens the choice; `top_k` draws from the k likeliest tokens alone (0 = all), `top_p` from the
-    fewest that together have probability p.
+    A low temperature sharpens the distribution; `top_k` keeps the k most likely tokens (0 = all), `top_p` the fewest tokens
+    whose probabilities sum to p.
     """
     if not temperature > 0 or top_k < 0 or not 0 < top_p <= 1:
         raise ValueError(
@@ -76,27 +68,24 @@ def sampler(
             f"use a temperature above 0, a top_k of 0 or more, a top_p above 0 up to 1"
         )
 
-    def draw(logits: Tensor) -> Tensor:
-        logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # the likeliest is 0: no temperature is too low
+    def choose(logits: Tensor) -> Tensor:
+        logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # the maximum is 0: no temperature overflows
         if 0 < top_k < logits.shape[-1]:
-            kept, where = logits.topk(top_k)
-            logits = torch.full_like(logits, -math.inf).scatter(-1, where, kept)
+            kept, ids = logits.topk(top_k)
+            logits = torch.full_like(logits, -math.inf).scatter(-1, ids, kept)
         if top_p < 1:
-            ordered, where = logits.softmax(-1).sort(-1, descending=True)
-            before = ordered.cumsum(-1) - ordered  # the probability of all likelier tokens; the likeliest always stays
-            logits = logits.masked_fill(
-                torch.zeros_like(before, dtype=torch.bool).scatter(-1, where, before >= top_p), -math.inf
-            )
+            ordered, ids = logits.softmax(-1).sort(-1, descending=True)
+            before = ordered.cumsum(-1) - ordered  # the probability of all more likely tokens; 0 for the first, which stays
+            removed = torch.zeros_like(before, dtype=torch.bool).scatter(-1, ids, before >= top_p)
+            logits = logits.masked_fill(removed, -math.inf)
         return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
 
-    return draw
+    return choose
 
 
 @torch.inference_mode()
-def stream(
-    model: Decoder, source: Tensor, choose: Callable[[Tensor], Tensor], *, bos: int | Tensor, limit: int
-) -> Iterator[int]:
-    """The tokens of one answer, each as soon as it is chosen: source (1, S)."""
+def stream(model: Decoder, source: Tensor, choose: Callable[[Tensor], Tensor], *, bos: int | Tensor, limit: int) -> Iterator[int]:
+    """The tokens of one output, each as soon as it is chosen: source (1, S)."""
     token = torch.zeros(1, dtype=torch.long, device=source.device) + bos
     state = model.start(source)
     for _ in range(limit):
@@ -106,101 +95,106 @@ def stream(
 
 
 @torch.inference_mode()
-def _roll(
-    model: Decoder, source: Tensor, limits: Tensor, choose: Callable[[Tensor], Tensor], bos: int | Tensor, eos: int, penalty: float,
-    scored: bool,
+def _generate(
+    model: Decoder, source: Tensor, limits: Tensor, choose: Callable[[Tensor], Tensor], bos: int | Tensor, eos: int,
+    penalty: float, scored: bool,
 ) -> list[Hypothesis]:  # fmt: skip
-    """Step all sentences together; those that have ended leave the batch, several at once.
-
-    `choose` gives the next token (B,) by the logits (B, V).
-    """
-    found: list[Hypothesis | None] = [None] * len(source)
-    said: list[list[int]] = [[] for _ in range(len(source))]
-    most: list[int] = limits.tolist()
-    rows = list(range(len(source)))  # the sentence of each row; -1 once it has ended
+    """Step all sentences together, one output each.  `choose` maps logits (B, V) to the next token (B,)."""
+    finished: list[Hypothesis | None] = [None] * len(source)
+    outputs: list[list[int]] = [[] for _ in range(len(source))]
+    max_lens: list[int] = limits.tolist()
+    rows = list(range(len(source)))  # the sentence of each row; -1 once it is finished
     token = torch.zeros(len(source), dtype=torch.long, device=source.device) + bos
     total = torch.zeros(len(source), device=source.device)
     state = model.start(source)
     while rows:
+        # One step.
         logits, state = model.step(token, state)  # (B, V)
         token = choose(logits)  # (B,)
         if scored:
             total += logits.gather(1, token[:, None])[:, 0] - blocked_logsumexp(logits)
-        for row, (i, one) in enumerate(zip(rows, token.tolist(), strict=True)):
+
+        # Append the token of each row; finish sentences at their end token or their limit.
+        for row, (i, token_id) in enumerate(zip(rows, token.tolist(), strict=True)):
             if i < 0:
                 continue
-            said[i].append(one)
-            if one == eos or len(said[i]) >= most[i]:
-                ids = said[i][:-1] if one == eos else said[i]
-                found[i] = Hypothesis(ids, _score(float(total[row]), len(said[i]), penalty) if scored else None)
+            outputs[i].append(token_id)
+            if token_id == eos or len(outputs[i]) >= max_lens[i]:
+                ids = outputs[i][:-1] if token_id == eos else outputs[i]
+                finished[i] = Hypothesis(ids, _normalized_score(float(total[row]), len(outputs[i]), penalty) if scored else None)
                 rows[row] = -1
+
+        # Shrink the batch once enough sentences are finished.
         stay = [row for row, i in enumerate(rows) if i >= 0]
         if not stay:
             break
-        if len(stay) <= STAY * len(rows):
-            state, token, total = reorder(
-                (state, token, total), torch.tensor(stay, dtype=torch.long, device=source.device)
-            )
+        if len(stay) <= SHRINK * len(rows):
+            kept = torch.tensor(stay, dtype=torch.long, device=source.device)
+            state, token, total = reorder((state, token, total), kept)
             rows = [rows[row] for row in stay]
-    return [one for one in found if one is not None]
+    return [hypothesis for hypothesis in finished if hypothesis is not None]
 
 
 @torch.inference_mode()
 def beam(
     model: Decoder, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, width: int, penalty: float = 1.0
 ) -> list[list[Hypothesis]]:
-    """The `width` best unfinished answers, each time; for each sentence the best finished ones, best first.
+    """Keep the `width` best unfinished outputs at each step; return the best finished ones of each sentence, best first.
 
-    A sentence ends when `width` of its answers are finished, or at its limit, where what is open counts as finished.
-    Twice as many candidates as beams are looked at, so that enough go on even if half of them end; only those among
-    the first `width` may end.
+    A sentence is done when it has `width` finished outputs, or at its limit, where unfinished outputs count as finished.
+    Each step considers 2 · `width` candidates, so that `width` remain even if half of them end; only those among the first
+    `width` may end.
     """
     if width < 1:
         raise ValueError(f"width {width}; use a beam of 1 or more")
-    found: list[list[tuple[float, list[int]]]] = [[] for _ in range(len(source))]
-    sentence = torch.arange(len(source), device=source.device)  # (B,): which sentence a line of beams is
+    finished: list[list[tuple[float, list[int]]]] = [[] for _ in range(len(source))]
+    sentence = torch.arange(len(source), device=source.device)  # (B,): the sentence of each line of beams
     state = reorder(model.start(source), sentence[:, None].expand(-1, width))  # (B · W, ...)
     token = (torch.zeros(len(source), dtype=torch.long, device=source.device) + bos).repeat_interleave(width)
     score = torch.full((len(source), width), -math.inf, device=source.device)
-    score[:, 0] = 0.0  # all beams begin alike: only the first may speak at the first step
-    going = torch.ones_like(sentence, dtype=torch.bool)
-    said = token.new_empty(len(source), width, 0)  # (B, W, t)
+    score[:, 0] = 0.0  # all beams start equal: only the first is extended at the first step
+    active = torch.ones_like(sentence, dtype=torch.bool)
+    output = token.new_empty(len(source), width, 0)  # (B, W, t)
     while len(sentence):
+        # One step: the 2W best extensions of each sentence's beams.
         logits, state = model.step(token, state)  # (B · W, V)
-        best, parent, token = _grow(score, logits, min(2 * width, width * logits.shape[-1]))  # (B, 2W)
-        length = said.shape[-1] + 1
-        closed = length >= limits[sentence]
-        over = (token == eos) | closed[:, None]
-        ended = (over[:, :width] & best[:, :width].isfinite() & going[:, None]).nonzero()
-        row, place = ended.T
-        ids = torch.cat((said[row, parent[row, place]], token[row, place][:, None]), -1).tolist()
-        for i, one, end in zip(sentence[row].tolist(), ids, best[row, place].tolist(), strict=True):
-            found[i].append((_score(end, length, penalty), one[:-1] if one[-1] == eos else one))
-        score, keep = best.masked_fill(over, -math.inf).topk(width)  # (B, W)
-        parent, token = parent.gather(1, keep), token.gather(1, keep)
-        said = torch.cat((said.gather(1, parent[:, :, None].expand(-1, -1, length - 1)), token[:, :, None]), -1)
-        full = torch.tensor([len(found[i]) >= width for i in sentence.tolist()], device=source.device)
-        going = going & ~(full | closed | score.isinf().all(1))
-        stay = going.nonzero()[:, 0]
-        if len(stay) > STAY * len(going):
-            stay = torch.arange(len(going), device=source.device)
-        state = reorder(state, stay[:, None] * width + parent[stay])  # each beam goes on from its parent
-        token, score, said, sentence, going = reorder((token, score, said, sentence, going), stay)
+        best, parent, token = _extend(score, logits, min(2 * width, width * logits.shape[-1]))  # (B, 2W)
+        length = output.shape[-1] + 1
+
+        # Collect the candidates that end here: at an end token, or at the limit of their sentence.
+        at_limit = length >= limits[sentence]
+        ends = (token == eos) | at_limit[:, None]
+        row, rank = (ends[:, :width] & best[:, :width].isfinite() & active[:, None]).nonzero().T
+        ended = torch.cat((output[row, parent[row, rank]], token[row, rank][:, None]), -1).tolist()
+        for i, ids, total in zip(sentence[row].tolist(), ended, best[row, rank].tolist(), strict=True):
+            finished[i].append((_normalized_score(total, length, penalty), ids[:-1] if ids[-1] == eos else ids))
+
+        # The W best candidates that do not end are the next beams.
+        score, kept = best.masked_fill(ends, -math.inf).topk(width)  # (B, W)
+        parent, token = parent.gather(1, kept), token.gather(1, kept)
+        output = torch.cat((output.gather(1, parent[:, :, None].expand(-1, -1, length - 1)), token[:, :, None]), -1)
+
+        # Sentences that are done leave, several at once.
+        full = torch.tensor([len(finished[i]) >= width for i in sentence.tolist()], device=source.device)
+        active = active & ~(full | at_limit | score.isinf().all(1))
+        stay = active.nonzero()[:, 0]
+        if len(stay) > SHRINK * len(active):
+            stay = torch.arange(len(active), device=source.device)
+
+        # Beams swap parents: each continues from the state of the beam it extends.
+        state = reorder(state, stay[:, None] * width + parent[stay])
+        token, score, output, sentence, active = reorder((token, score, output, sentence, active), stay)
         token = token.flatten()
-    if not all(found):
+    if not all(finished):
         raise ValueError("the model's scores are not numbers; its weights may be damaged: train again, or restore them")
-    best_first = (sorted(answers, key=lambda answer: -answer[0])[:width] for answers in found)
-    return [[Hypothesis(tokens, total) for total, tokens in answers] for answers in best_first]
+    best_first = (sorted(outputs, key=lambda output: -output[0])[:width] for outputs in finished)
+    return [[Hypothesis(tokens, total) for total, tokens in outputs] for outputs in best_first]
 
 
-def _grow(score: Tensor, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best continuations of the beams (B, W): their scores, their parents and their last tokens, each (B, count).
-
-    logits (B · W, V).
-    """
+def _extend(score: Tensor, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The best extensions of the beams (B, W) by logits (B · W, V): scores, parents and last tokens, each (B, count)."""
     vocab = logits.shape[-1]
     logits = logits.view(*score.shape, vocab)
-    best, where = blocked_topk(
-        logits, count, score - blocked_logsumexp(logits.flatten(0, 1)).view_as(score)
-    )  # (B, count)
-    return best, where // vocab, where % vocab
+    offset = score - blocked_logsumexp(logits.flatten(0, 1)).view_as(score)  # added to each beam's logits
+    best, index = blocked_topk(logits, count, offset)  # (B, count)
+    return best, index // vocab, index % vocab

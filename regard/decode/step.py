@@ -1,33 +1,36 @@
-"""The start/step protocol: what a model must offer to be decoded, and `reorder` for picking rows of any state.
+"""The decoder protocol that every search uses, and `reorder`, which selects rows of a decoder's state.
 
-Shapes: B batch, S source length, V vocabulary.
+Shapes: B sentences, W beams, R rows, S source length, V vocabulary.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 __all__ = ["Decoder", "reorder"]
 
 
+@runtime_checkable
 class Decoder(Protocol):
-    """A model that reads once and then answers token by token.
+    """Reads a source once, then maps one token after another to the logits of the next.
 
-    The state is any nest of tensors, batch first, or of things that have a `reorder` of their own.
+    The searches call `start`, then `step` with one token of each row, and `reorder` the state when beams swap parents or
+    sentences leave the batch.  A state is immutable, so that a step may be repeated.  It is any nest of tensors, batch
+    first, or of objects with their own `reorder`.  `decode.fast.decoder` makes one from a model.
     """
 
     def start(self, source: Tensor) -> Any:
-        """Read the source (B, S) → the state before the first token."""
+        """Read the source or prompt (B, S) → the state before the first token."""
 
     def step(self, token: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """The last token (B,) and the state before it → logits (B, V) of the next one and the state after it."""
+        """The last token (R,) and the state before it → logits (R, V) of the next one and the state after it."""
 
 
 def reorder(state: Any, rows: Tensor) -> Any:
-    """The same state for other rows of the batch: picked, repeated or left out, in the order of `rows` (R,).
+    """Select rows of a state's batch, repeated or left out, in the order of `rows` (R,).
 
-    Rows given as (B, W) are those of W beams of each of B sentences; a state with a `reorder` of its own may know how to
-    share what the beams of one sentence have in common.
+    Rows given as (B, W) are those of W beams of each of B sentences; a state with its own `reorder` may share what the
+    beams of one sentence have in common.
     """
     if isinstance(state, Tensor):
         return state.index_select(0, rows.flatten())

@@ -1,6 +1,6 @@
-"""Work shared among threads, each of which computes on one core.
+"""Jobs mapped over threads, each of which computes on one core.
 
-A step of decoding is many small products: two cores on each of them wait for one another more than they work.
+A decoding step is many small products: two cores that share each of them spend most of their time waiting.
 """
 
 import threading
@@ -15,28 +15,26 @@ __all__ = ["map_in_threads"]
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-ALONE = threading.Lock()
+POOL_LOCK = threading.Lock()
 
 
-def map_in_threads(
-    work: Callable[[Job], Result], jobs: Sequence[Job], workers: int
-) -> Generator[tuple[Job, Result], None, None]:
-    """Each job with its result, as they are done; with one worker in this thread, on all cores.
+def map_in_threads(work: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> Generator[tuple[Job, Result], None, None]:
+    """Each job with its result, in order of completion; one worker runs in this thread, on all cores.
 
-    How many cores a new thread gets is a number of the whole process, so one such sharing goes on at a time; a second
-    one meanwhile works in its own thread.
+    torch's thread count for new threads is global to the process, so only one pool exists at a time; a second call
+    meanwhile runs in its own thread.
     """
-    if workers < 2 or not ALONE.acquire(blocking=False):
+    if workers < 2 or not POOL_LOCK.acquire(blocking=False):
         yield from ((job, work(job)) for job in jobs)
         return
     cores = torch.get_num_threads()
     pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        waiting = {pool.submit(work, job): job for job in jobs}
-        yield from ((waiting[done], done.result()) for done in as_completed(waiting))
+        pending = {pool.submit(work, job): job for job in jobs}
+        yield from ((pending[future], future.result()) for future in as_completed(pending))
     finally:
         try:
             pool.shutdown(cancel_futures=True)
         finally:
-            torch.set_num_threads(cores)  # a thread's number is also that of threads yet to come
-            ALONE.release()
+            torch.set_num_threads(cores)  # also the count for new threads
+            POOL_LOCK.release()

@@ -1,65 +1,53 @@
-"""A Hugging Face checkpoint ↔ a model: config.json and model.safetensors, by the tables of `names`.
+"""A Hugging Face checkpoint ↔ a model: config.json and model.safetensors, by the table of its family.
 
-Every tensor of theirs must have a place here, and every one of ours be found there.  Only safetensors are read: a pickle can
-run code.
+Each tensor of a checkpoint must be used, and each of ours must be found.  Only safetensors are read: a pickle can run code.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import Tensor, nn
+from torch import nn
 
 from regard.config import nearest
 from regard.data.files import write_atomic
 from regard.data.text.tokenizer import SpecialTokens
-from regard.interop.names import NOWHERE, Names, Theirs
-from regard.interop.names import THEIRS as THEIRS_TEXT
-from regard.interop.resnet_names import THEIRS_RESNET
-from regard.interop.swin_names import THEIRS_SWIN
-from regard.interop.vit_names import THEIRS_VIT
+from regard.interop import bert, gpt2, marian, resnet, swin, t5, vit
+from regard.interop.tables import ZEROS, HFCheckpoint, HFConfig, HFFamily, TensorMap, TextFormat, Weights
 from regard.models import state_tensors
 
-__all__ = [
-    "GENERATION",
-    "Imported",
-    "called",
-    "describe",
-    "export_model",
-    "import_model",
-    "numbers",
-    "read_config",
-    "read_json",
-    "read_model",
-    "write_weights",
-]
+__all__ = ["GENERATION", "HF_FAMILIES", "ImportedModel", "describe_config", "export_model", "family_of", "import_model",
+           "name_errors", "read_json", "read_json_list", "read_model", "special_token_ids", "write_weights"]  # fmt: skip
 
-THEIRS: dict[str, Theirs] = {**THEIRS_TEXT, **THEIRS_VIT, **THEIRS_SWIN, **THEIRS_RESNET}
+TABLES = (gpt2.FAMILY, bert.FAMILY, t5.FAMILY, marian.FAMILY, vit.FAMILY, swin.V1, swin.V2, resnet.FAMILY)
+HF_FAMILIES: dict[str, HFFamily[Any]] = {table.model_type: table for table in TABLES}
 INDEX = "model.safetensors.index.json"
-POINTER = b"version https://git-lfs"
-GENERATION = "generation_config.json"  # how it is to answer
+GENERATION = "generation_config.json"
+LFS_POINTER = b"version https://git-lfs"
+OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # of the first BERTs
+J = TypeVar("J", dict[str, object], list[object])
 
 
 @dataclass(frozen=True)
-class Imported:
-    """A checkpoint as a model of ours."""
+class ImportedModel:
+    """A checkpoint as one of our models."""
 
-    family: str
+    table: HFFamily[Any]
     config: Any
     model: nn.Module
-    said: Mapping[str, Any]  # what its config.json and generation_config.json say
-    untrained: tuple[str, ...]  # heads it did without: they have been started anew
+    checkpoint: HFCheckpoint  # without its tensors, which the model holds
+    untrained: tuple[str, ...]  # heads that the checkpoint lacks, randomly initialized
 
 
 @contextmanager
-def called(name: str) -> Iterator[None]:
-    """Say what is wrong with a checkpoint under the name its user gave: the folder of a cache means nothing to them."""
+def name_errors(name: str) -> Iterator[None]:
+    """Begin each error with the checkpoint's name as the user gave it, not with its folder in a cache."""
     try:
         yield
     except ValueError as error:
@@ -67,214 +55,202 @@ def called(name: str) -> Iterator[None]:
 
 
 def import_model(folder: Path) -> tuple[str, Any, nn.Module]:
-    """A checkpoint's family by our name, its config and its model, weights filled in."""
-    with called(str(folder)):
-        found = read_model(folder)
-    return found.family, found.config, found.model
+    """Read a checkpoint: our family name, config and model."""
+    with name_errors(str(folder)):
+        imported = read_model(folder)
+    return imported.table.family, imported.config, imported.model
 
 
-def read_model(folder: Path) -> Imported:
-    """The same, with what else the checkpoint says of itself."""
-    said = read_config(folder)
-    kind = said.get("model_type")
-    if str(kind).startswith("regard-"):
-        raise ValueError("it is a run folder of regard already; use it as it is")
-    if not isinstance(kind, str) or kind not in THEIRS:
-        raise ValueError(
-            f"config.json has model_type = {kind!r}{nearest(str(kind), THEIRS)}; regard reads {', '.join(THEIRS)}"
-        )
-    theirs = THEIRS[kind]
+def read_model(folder: Path) -> ImportedModel:
+    """Read a checkpoint, with its own config and the heads it lacks."""
+    hf = read_config(folder)
+    model_type = hf.get("model_type")
+    if str(model_type).startswith("regard-"):
+        raise ValueError("it is already a run folder of regard; use it directly")
+    if not isinstance(model_type, str) or model_type not in HF_FAMILIES:
+        raise ValueError(f"config.json has model_type = {model_type!r}{nearest(str(model_type), HF_FAMILIES)}; "
+                         f"regard reads {', '.join(HF_FAMILIES)}")  # fmt: skip
+    table = HF_FAMILIES[model_type]
     weights = _read_weights(folder)
-    # A checkpoint of the bare model leaves the prefix out of all its names.
-    cut = "" if any(name.startswith(theirs.prefix) for name in weights) else theirs.prefix
-    weights = theirs.settle(said, _once(weights, theirs, cut))
-    config = theirs.config(said, weights)
+    prefix = "" if any(name.startswith(table.prefix) for name in weights) else table.prefix  # to remove from the table
+    weights = table.normalize(HFCheckpoint(hf, _merge_aliases(weights, table, prefix)))
+    config = table.parse_config(HFCheckpoint(hf, weights))
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # a head that the checkpoint lacks begins alike each time
-        model = theirs.build(config)
-    return Imported(theirs.family, config, model.eval(), said, _fill(model, weights, theirs, config, cut))
+        torch.manual_seed(0)  # a head that the checkpoint lacks is initialized the same each time
+        model = table.build(config)
+    absent = _copy_weights(model, weights, table, config, prefix)
+    return ImportedModel(table, config, model.eval(), HFCheckpoint(hf, {}), absent)
 
 
-def export_model(
-    family: str, config: Any, model: nn.Module, folder: Path, special: SpecialTokens | None = None
-) -> None:
-    """Write a model as a folder that `from_pretrained` opens: config.json and model.safetensors.
-
-    `marks` are its tokenizer's: which token starts an answer and which ends it.
-    """
-    if special is None and hasattr(config, "pad"):
-        raise ValueError(f"the config.json of a {family} names the tokens that start and end an answer; give its tokenizer's "
-                         f"marks: export_model(..., marks=tokenizer.marks)")  # fmt: skip
-    said = describe(family, config) | (numbers(special, family) if special else {})
+def export_model(family: str, config: object, model: nn.Module, folder: Path,
+                 special: SpecialTokens | None = None) -> None:  # fmt: skip
+    """Write config.json and model.safetensors for `from_pretrained`; `special` are the tokenizer's special tokens."""
+    text = family_of(family, config).text
+    if special is None and text and text.seq2seq:
+        raise ValueError(f"the config.json of a {family} names the tokens that start and end an output; give its "
+                         f"tokenizer's: export_model(..., special=tokenizer.special)")  # fmt: skip
+    hf = describe_config(family, config) | (special_token_ids(special, text) if special and text else {})
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(family, config, model, folder)
-    write_atomic(folder / "config.json", json.dumps(said, indent=2).encode())
+    write_atomic(folder / "config.json", json.dumps(hf, indent=2).encode())
 
 
-def describe(family: str, config: Any, untrained: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What their config.json says of a model of ours; its `untrained` heads are left out."""
-    theirs = _known(family, config)
-    bare = {"architectures": [theirs.bare]} if _bare(theirs, config, untrained) else {}
-    return {**theirs.describe(config), **bare, "dtype": "float32"}
+def family_of(family: str, config: object) -> HFFamily[Any]:
+    """The table of one of our families; each version of Swin has its own."""
+    known = {table.family: table for table in HF_FAMILIES.values()}
+    if family not in known:
+        raise ValueError(f"{family!r} cannot be exported to Hugging Face; supported are {', '.join(known)}")
+    return HF_FAMILIES[str(known[family].describe(config)["model_type"])]
+
+
+def describe_config(family: str, config: object, untrained: tuple[str, ...] = ()) -> dict[str, object]:
+    """The config.json of a model; its `untrained` heads are omitted."""
+    table = family_of(family, config)
+    headless = {"architectures": [table.headless]} if _is_headless(table, config, untrained) else {}
+    return {**table.describe(config), **headless, "dtype": "float32"}
 
 
 @torch.no_grad()
-def write_weights(family: str, config: Any, model: nn.Module, folder: Path, untrained: tuple[str, ...] = ()) -> None:
-    """Write model.safetensors, each tensor under its name there; `untrained` heads are left out."""
-    theirs, ours, weights = _known(family, config), state_tensors(model), {}
-    cut = theirs.prefix if _bare(theirs, config, untrained) else ""
-    lacking = tuple(f"{head}." for head in theirs.heads(config) if head in untrained)
-    for one in theirs.names(config):
-        if one.ours.startswith(lacking):
+def write_weights(family: str, config: object, model: nn.Module, folder: Path, untrained: tuple[str, ...] = ()) -> None:
+    """Write model.safetensors with Hugging Face's tensor names; `untrained` heads are omitted."""
+    table, ours, weights = family_of(family, config), state_tensors(model), {}
+    prefix = table.prefix if _is_headless(table, config, untrained) else ""
+    omitted = tuple(f"{head}." for head in table.heads(config) if head in untrained)
+    for entry in table.map_tensors(config):
+        if entry.ours.startswith(omitted):
             continue
-        for name, part in zip(one.theirs, ours[one.ours].chunk(len(one.theirs)), strict=True):
-            if name != NOWHERE:
-                weights[name.removeprefix(cut)] = one.way.there(part).contiguous()
-    for name in [
-        name for name in weights if name.endswith(".running_var")
-    ]:  # a count that stands beside, and is never read
+        for name, part in zip(entry.hf, ours[entry.ours].chunk(len(entry.hf)), strict=True):
+            if name != ZEROS:
+                weights[name.removeprefix(prefix)] = entry.transform.to_hf(part).contiguous()
+    for name in [name for name in weights if name.endswith(".running_var")]:  # a counter that transformers expects
         weights[f"{name.removesuffix('running_var')}num_batches_tracked"] = torch.tensor(0)
     write_atomic(folder / "model.safetensors", save(weights, metadata={"format": "pt"}))
 
 
-def numbers(special: SpecialTokens, family: str) -> dict[str, int]:
-    """The tokens that are no text, in the words of their config.json."""
-    if family == "bert":
-        return {"pad_token_id": special.pad}
-    ids = {"pad_token_id": special.pad, "eos_token_id": special.eos}
-    if family == "gpt":
-        return {**ids, "bos_token_id": special.bos}
-    ids["decoder_start_token_id"] = special.bos
-    return ids if special.bos == special.pad else {**ids, "bos_token_id": special.bos}
+def special_token_ids(special: SpecialTokens, text: TextFormat) -> dict[str, int]:
+    """The special tokens under their keys in config.json."""
+    ids = {key: getattr(special, name) for key, name in text.special_ids.items()}
+    if text.seq2seq and special.bos == special.pad:  # T5 and Marian start with padding and have no other start token
+        del ids["bos_token_id"]
+    return ids
 
 
-def _bare(theirs: Theirs, config: Any, untrained: tuple[str, ...]) -> bool:
-    """Whether no head of a model has learnt what it is for."""
-    return bool(theirs.bare) and ("classifier" if config.classes else "lm_head") in untrained
+def _is_headless(table: HFFamily[Any], config: object, untrained: tuple[str, ...]) -> bool:
+    """Whether the main head of a model is untrained."""
+    return bool(table.headless) and ("classifier" if getattr(config, "classes", 0) else "lm_head") in untrained
 
 
-def _known(family: str, config: Any) -> Theirs:
-    """The table of a family, or of its version, if each has a name of its own there."""
-    known = {theirs.family: theirs for theirs in THEIRS.values()}
-    if family not in known:
-        raise ValueError(f"no Hugging Face form of a {family!r}; there is one of {', '.join(known)}")
-    return THEIRS[known[family].describe(config)["model_type"]]
+def read_json(folder: Path, name: str) -> dict[str, object]:
+    """Read a JSON object from a file; empty if there is no such file."""
+    return _parse_json(folder, name, {}, "table of keys")
 
 
-def read_json(folder: Path, name: str, kind: type = dict) -> Any:
-    """What a file of a checkpoint says, a table of keys or a list; an empty one if there is no such file."""
+def read_json_list(folder: Path, name: str) -> list[object]:
+    """Read a JSON list from a file; empty if there is no such file."""
+    return _parse_json(folder, name, [], "list")
+
+
+def _parse_json(folder: Path, name: str, empty: J, wanted: str) -> J:
     try:
-        found = json.loads((folder / name).read_text(encoding="utf-8"))
+        content = json.loads((folder / name).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        return kind()
+        return empty
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{name} is damaged ({error}); download it again") from None
-    if not isinstance(found, kind):
-        raise ValueError(f"{name} is damaged (no {'table of keys' if kind is dict else 'list'}); download it again")
-    return found
+    if not isinstance(content, type(empty)):
+        raise ValueError(f"{name} is damaged (no {wanted}); download it again")
+    return content
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself, and of how it is to answer."""
+def read_config(folder: Path) -> HFConfig:
+    """Read config.json, and generation_config.json for keys that it lacks."""
     if not (folder / "config.json").exists():
         raise ValueError("there is no config.json; give the folder of a Hugging Face checkpoint")
-    said = read_json(folder, "config.json")
-    kinds = said.get("architectures")
-    if not (kinds is None or (isinstance(kinds, list) and all(isinstance(one, str) for one in kinds))):
-        raise ValueError(f"config.json has architectures = {kinds!r}; wanted a list of names: download it again")
-    return {**said, **read_json(folder, GENERATION), **{key: one for key, one in said.items() if one is not None}}
+    hf = read_json(folder, "config.json")
+    names = hf.get("architectures")
+    if not (names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names))):
+        raise ValueError(f"config.json has architectures = {names!r}; wanted a list of names: download it again")
+    return {**hf, **read_json(folder, GENERATION), **{key: value for key, value in hf.items() if value is not None}}
 
 
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a checkpoint, from one file or several."""
-    weights: dict[str, Tensor] = {}
-    for file in _files(folder):
+def _read_weights(folder: Path) -> Weights:
+    """Read all tensors of a checkpoint, from one file or several."""
+    weights: Weights = {}
+    for file in _find_weights(folder):
         try:
             weights |= load_file(file)
         except FileNotFoundError:
             raise ValueError(f"there is no {file.name}, which {INDEX} names; download it") from None
         except (SafetensorError, OSError) as error:
             with open(file, "rb") as content:
-                if content.read(len(POINTER)) == POINTER:
-                    raise ValueError(
-                        f"{file.name} is a pointer of Git LFS, not the weights; run `git lfs pull` there"
-                    ) from None
+                if content.read(len(LFS_POINTER)) == LFS_POINTER:
+                    raise ValueError(f"{file.name} is a Git LFS pointer; run `git lfs pull` there") from None
             raise ValueError(f"{file.name} is damaged ({error}); download it again") from None
-    old = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # BERT's first names for them
     for name in list(weights):
-        for before, after in old.items():
-            if name.endswith(before):
-                weights[name.removesuffix(before) + after] = weights.pop(name)
+        for old, new in OLD_NAMES.items():
+            if name.endswith(old):
+                weights[name.removesuffix(old) + new] = weights.pop(name)
     return weights
 
 
-def _files(folder: Path) -> list[Path]:
+def _find_weights(folder: Path) -> list[Path]:
     if (folder / "model.safetensors").exists():
         return [folder / "model.safetensors"]
     if (folder / INDEX).exists():
         names = read_json(folder, INDEX).get("weight_map")
-        if not isinstance(names, dict) or not all(
-            isinstance(name, str) and Path(name).name == name for name in names.values()
-        ):
+        if not isinstance(names, dict) or not all(isinstance(n, str) and Path(n).name == n for n in names.values()):
             raise ValueError(f"{INDEX} is damaged (no names of files beside it); download it again")
         return [folder / name for name in sorted(set(names.values()))]
-    pickled = sorted(file for end in ("*.bin", "*.pt", "*.pth") for file in folder.glob(end))
-    why = (
-        f"{pickled[0].name} is a pickle, which can run any code when opened"
-        if pickled
-        else "nor any other safetensors; pickles, which can run code, are neither fetched nor opened"
-    )
-    # AutoModel would drop the heads: an output, or classes.
-    kind = (read_config(folder).get("architectures") or ["AutoModel"])[0]
-    raise ValueError(
-        f"there is no model.safetensors ({why}); convert it where you trust it: "
-        f"transformers.{kind}.from_pretrained(...).save_pretrained(..., safe_serialization=True)"
-    )
+    pickles = sorted(file for end in ("*.bin", "*.pt", "*.pth") for file in folder.glob(end))
+    why = (f"{pickles[0].name} is a pickle, which can run any code when opened" if pickles
+           else "nor other safetensors; pickles, which can run code, are neither fetched nor opened")  # fmt: skip
+    name = (HFCheckpoint(read_config(folder), {}).architectures or ["AutoModel"])[0]  # AutoModel would drop the heads
+    raise ValueError(f"there is no model.safetensors ({why}); convert it where you trust it: "
+                     f"transformers.{name}.from_pretrained(...).save_pretrained(..., safe_serialization=True)")  # fmt: skip
 
 
-def _once(weights: dict[str, Tensor], theirs: Theirs, cut: str) -> dict[str, Tensor]:
-    """A tensor that stands there under two names is kept under its first."""
-    for pair in theirs.again.items():
-        second, first = (name.removeprefix(cut) for name in pair)
+def _merge_aliases(weights: Weights, table: HFFamily[Any], prefix: str) -> Weights:
+    """Keep a tensor that is stored under two names once."""
+    for names in table.aliases.items():
+        second, first = (name.removeprefix(prefix) for name in names)
         if second not in weights:
             continue
-        one = weights.pop(second)
-        other = weights.setdefault(first, one)
-        # What is not a number is no difference: `_fill` says what it is.
-        if one.shape != other.shape or not torch.equal(one.float().nan_to_num(), other.float().nan_to_num()):
-            raise ValueError(f"{second} is not the same as {first}; in regard's {theirs.family} they are one")
+        copy = weights.pop(second)
+        kept = weights.setdefault(first, copy)
+        # NaN counts as equal here: `_copy_weights` refuses it.
+        if copy.shape != kept.shape or not torch.equal(copy.float().nan_to_num(), kept.float().nan_to_num()):
+            raise ValueError(f"{second} differs from {first}; regard's {table.family} ties them")
     return weights
 
 
 @torch.no_grad()
-def _fill(model: nn.Module, weights: dict[str, Tensor], theirs: Theirs, config: Any, cut: str) -> tuple[str, ...]:
-    """Put each of their tensors in its place, as float32; → the heads that the checkpoint does without."""
-    table = [Names(ours, tuple(name.removeprefix(cut) for name in names), way)
-             for ours, names, way in theirs.names(config)]  # fmt: skip
-    absent = tuple(head for head in theirs.heads(config) if not any(
-        name in weights for one in table if one.ours.startswith(f"{head}.") for name in one.theirs))  # fmt: skip
-    left, ours = set(weights), state_tensors(model)
-    for one in table:
-        if one.ours.startswith(tuple(f"{head}." for head in absent)):
+def _copy_weights(model: nn.Module, weights: Weights, table: HFFamily[Any], config: object,
+                  prefix: str) -> tuple[str, ...]:  # fmt: skip
+    """Copy a checkpoint's tensors into our model, as float32; return the heads that the checkpoint lacks."""
+    entries = [TensorMap(ours, tuple(name.removeprefix(prefix) for name in names), transform)
+               for ours, names, transform in table.map_tensors(config)]  # fmt: skip
+    absent = tuple(head for head in table.heads(config) if not any(
+        name in weights for entry in entries if entry.ours.startswith(f"{head}.") for name in entry.hf))  # fmt: skip
+    unused, ours = set(weights), state_tensors(model)
+    for entry in entries:
+        if entry.ours.startswith(tuple(f"{head}." for head in absent)):
             continue
-        for name, part in zip(one.theirs, ours[one.ours].chunk(len(one.theirs)), strict=True):
-            if name == NOWHERE:
+        for name, part in zip(entry.hf, ours[entry.ours].chunk(len(entry.hf)), strict=True):
+            if name == ZEROS:
                 part.zero_()
                 continue
             if name not in weights:
-                raise ValueError(f"there is no tensor {name}; it is not the {theirs.family} its config.json describes")
-            wanted, found = one.way.there(part).shape, weights[name]
-            if found.shape != wanted:
-                raise ValueError(f"{name} is {tuple(found.shape)}; its config.json makes it {tuple(wanted)}")
-            if not found.is_floating_point():
-                raise ValueError(f"{name} holds {found.dtype}; regard reads float32, float16 and bfloat16")
-            part.copy_(one.way.here(found))
+                raise ValueError(f"there is no tensor {name}; it is not the {table.family} its config.json describes")
+            tensor, shape = weights[name], entry.transform.to_hf(part).shape
+            if tensor.shape != shape:
+                raise ValueError(f"{name} is {tuple(tensor.shape)}; its config.json makes it {tuple(shape)}")
+            if not tensor.is_floating_point():
+                raise ValueError(f"{name} holds {tensor.dtype}; regard reads float32, float16 and bfloat16")
+            part.copy_(entry.transform.to_ours(tensor))
             if not part.isfinite().all():
-                raise ValueError(
-                    f"{name} holds what is not a finite number; download it again, or use another checkpoint"
-                )
-            left.discard(name)
-    unknown = sorted(name for name in left if not name.endswith(theirs.ignored))
+                raise ValueError(f"{name} has NaN or infinite values; download it again, or use another checkpoint")
+            unused.discard(name)
+    unknown = sorted(name for name in unused if not name.endswith(table.ignored))
     if unknown:
-        raise ValueError(f"there is a tensor {unknown[0]} that regard's {theirs.family} has no place for")
+        raise ValueError(f"there is a tensor {unknown[0]} that regard's {table.family} does not have")
     return absent

@@ -6,7 +6,6 @@ window dimensions.
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -14,40 +13,34 @@ from torch import Tensor, nn
 
 from regard.config import require_divisible
 from regard.layers.cache import KeysValues
-from regard.layers.linear import Linear, linear
+from regard.layers.linear import Linear, affine
 from regard.layers.masks import causal_mask
 from regard.layers.shapes import join_heads, split_heads
 
-__all__ = ["Attention", "CosineAttention", "Prepare", "QKVWithoutKeyBias", "attend"]
+__all__ = ["Attention", "CosineAttention", "QKVWithoutKeyBias", "Tap", "attend", "attend_tapped"]
 
-Prepare = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # queries and keys (B, H, ·, E) → what is compared of them
+Score = Callable[[Tensor, Tensor], Tensor]  # queries (..., Q, E) and keys (..., K, E) → scores (..., Q, K)
+Prepare = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # queries and keys (B, H, ·, E) → the same, to be compared
+Project = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]  # tokens → queries, keys and values (B, H, ·, E)
+Merge = Callable[[Tensor], Tensor]  # mixed values (B, H, Q, E) → tokens
+Tap = Callable[[Tensor], None]  # receives the weights (..., Q, K)
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float | None = None,
-    score: Callable[[Tensor, Tensor], Tensor] | None = None,
-    bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    dropout: float = 0.0,
-    need_weights: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """Mix the values by how well their keys answer each query.
+def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, score: Score | None = None,
+           bias: Tensor | None = None, mask: Tensor | None = None, causal: bool = False, dropout: float = 0.0,
+           need_weights: bool = False) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Mix the values by how well their keys match each query.
 
     q (..., Q, E), k and v (..., K, E); `bias` and `mask` broadcast to (..., Q, K).
-    `score` replaces the scaled dot product; `scale` is 1/√E unless given.  A query that may look nowhere gets
-    zeros, not NaN.  Weights come back only if needed, as they were before dropout, so that each row sums to one.
+    `score` replaces the scaled dot product; `scale` is 1/√E unless given.  A query with every key masked gets zeros,
+    not NaN.  Weights are returned only if needed, as they were before dropout, so that each row sums to one.
     """
-    causal = causal and q.shape[-2] > 1  # a single query stands at the last key and may look at all of them
+    causal = causal and q.shape[-2] > 1  # a single query is at the position of the last key and attends to all keys
     if causal and (mask is not None or bias is not None or q.shape[-2] != k.shape[-2] or need_weights or score):
         past = causal_mask(q.shape[-2], k.shape[-2], q.device)
         mask, causal = past if mask is None else mask & past, False
     if score is None and not need_weights:  # the same numbers from one fused kernel
-        return _fused(q, k, v, _merge(bias, mask), causal, dropout, scale), None
+        return _fused(q, k, v, _additive_mask(bias, mask), causal, dropout, scale), None
     if score is None:
         scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)  # (..., Q, K)
     else:
@@ -56,32 +49,39 @@ def attend(
     if mask is None:
         weights = scores.softmax(-1)
     else:
-        # A row of -inf alone is NaN in a softmax, and so is its gradient: such a row is scored 0 first, zeroed after.
-        nowhere = ~mask.any(-1, keepdim=True)
-        weights = scores.masked_fill(~(mask | nowhere), -math.inf).softmax(-1).masked_fill(nowhere, 0.0)
+        # The softmax of a row of -inf is NaN, and so is its gradient: such a row stays unmasked and is zeroed after.
+        empty = ~mask.any(-1, keepdim=True)
+        weights = scores.masked_fill(~(mask | empty), -math.inf).softmax(-1).masked_fill(empty, 0.0)
     return F.dropout(weights, dropout) @ v, weights  # (..., Q, E), (..., Q, K)
 
 
-def _merge(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
+def attend_tapped(tap: Tap | None, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None,
+                  score: Score | None = None, bias: Tensor | None = None, mask: Tensor | None = None,
+                  causal: bool = False, dropout: float = 0.0) -> Tensor:  # fmt: skip
+    """`attend`, with the weights passed to `tap` if there is one: → (..., Q, E)."""
+    mixed, weights = attend(q, k, v, scale=scale, score=score, bias=bias, mask=mask, causal=causal, dropout=dropout,
+                            need_weights=tap is not None)  # fmt: skip
+    if tap is not None and weights is not None:
+        tap(weights)
+    return mixed
+
+
+def _additive_mask(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
     """One additive or boolean mask for the fused kernel."""
     if bias is None or mask is None:
         return mask if bias is None else bias
     return bias.masked_fill(~mask, -math.inf)
 
 
-def _fused(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float | None
-) -> Tensor:
+def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float | None) -> Tensor:
     """Torch's fused kernel, which is fast only for 4-D q, k, v and a 2-D or 4-D mask."""
     if q.ndim != 4 or q.shape[:2] != k.shape[:2] or k.shape[:2] != v.shape[:2] or (mask is not None and mask.ndim != 4):
         return _folded(q, k, v, mask, causal, dropout, scale)
     return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)
 
 
-def _folded(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float | None
-) -> Tensor:
-    """The same for any leading dimensions: fold them into two, and unfold the result."""
+def _folded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float | None) -> Tensor:
+    """The same for any leading dimensions: fold them into two and unfold the result."""
     lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
 
     def fold(x: Tensor, lead: torch.Size) -> Tensor:
@@ -92,16 +92,15 @@ def _folded(
         mask = mask.expand(1, -1)
     if mask is not None and mask.ndim > 2:
         mask = fold(mask, lead) if len(lead) > 2 else mask[(None,) * (4 - mask.ndim)]
-    mixed = F.scaled_dot_product_attention(
-        fold(q, lead), fold(k, lead), fold(v, lead), mask, dropout, causal, scale=scale
-    )
+    q, k, v = (fold(x, lead) for x in (q, k, v))
+    mixed = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)
     return mixed.reshape(*lead, *mixed.shape[-2:])
 
 
 class QKVWithoutKeyBias(nn.Module):
-    """Queries, keys and values in one product, of which the keys have no bias, as in the released code of Swin V2.
+    """Queries, keys and values in one product, the keys without a bias, as in the released code of Swin V2.
 
-    There is one, for the counts of its sizes include it, but it stays at zero.
+    The key bias exists, because the published parameter counts include it, but it stays zero.
     """
 
     def __init__(self, dim: int, outputs: int, bias: bool = True):
@@ -111,103 +110,95 @@ class QKVWithoutKeyBias(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     @property
-    def used(self) -> Tensor:
-        """The biases, those of the keys 0."""
+    def effective_bias(self) -> Tensor:
+        """The bias, with zeros for the keys."""
         query, key, value = self.bias.chunk(3)
         return torch.cat((query, torch.zeros_like(key), value))
 
-    def at_hand(self, start: int = 0, stop: int | None = None) -> Callable[[Tensor], Tensor]:
-        """A function for outputs `start` to `stop` - 1, as `Linear` has one."""
-        return partial(F.linear, weight=self.weight[start:stop], bias=self.used[start:stop])
+    def rows(self, x: Tensor, start: int, stop: int) -> Tensor:
+        """Only outputs `start` to `stop` - 1: (..., D) → (..., stop - start)."""
+        return F.linear(x, self.weight[start:stop], self.effective_bias[start:stop])
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) → (..., 3 · inner)."""
-        return linear(x, self.weight, self.used)
+        return affine(x, self.weight, self.effective_bias)
 
 
 class CosineAttention(nn.Module):
-    """Prepare queries and keys so that their dot product is their cosine, times a temperature that each head learns.
+    """Scale queries and keys so that their dot product is their cosine times a learned inverse temperature per head.
 
-    Equation 2 of https://arxiv.org/abs/2111.09883, where the temperature's inverse is at least 0.01.
+    Equation 2 of https://arxiv.org/abs/2111.09883, where the temperature is at least 0.01.
     """
 
-    def __init__(self, heads: int, sharpest: float = 100.0):
+    def __init__(self, heads: int, max_scale: float = 100.0):
         super().__init__()
         self.temperature = nn.Parameter(torch.full((heads, 1, 1), math.log(10.0)))  # its logarithm
-        self.sharpest = sharpest
+        self.max_scale = max_scale
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """(B, H, Q, E) and (B, H, K, E), each of the same shape."""
-        sharp = self.temperature.exp().clamp(max=self.sharpest)
-        q, k = (x * (to / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)) for x, to in ((q, sharp), (k, 1)))
+        scale = self.temperature.exp().clamp(max=self.max_scale)
+        q, k = (x * (to / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)) for x, to in ((q, scale), (k, 1)))
         return q, k
 
 
 class Attention(nn.Module):
     """Multi-head attention, Figure 2 of https://arxiv.org/abs/1706.03762.
 
-    `attn(x)` is self-attention, `attn(x, attn.keys_values(memory))` cross-attention.  While `watch` looks at a model, `tap`
-    receives the weights and the explicit path is taken.
+    `attn(x)` is self-attention, `attn(x, attn.keys_values(memory))` cross-attention.  If `tap` is set (see `watch`), it
+    receives the weights, and the explicit path runs instead of the fused kernel.
     """
 
     def __init__(self, dim: int, heads: int, dropout: float = 0.0, *, width: int = 0, scale: float | None = None,
                  bias: bool = True, project: type[Linear] | type[QKVWithoutKeyBias] = Linear,
                  prepare: Prepare | None = None):  # fmt: skip
-        """`width` is that of one head, dim / heads unless given; `scale` that of the scores, 1/√width unless given.
+        """`width` is that of one head, by default dim / heads; `scale` multiplies the scores, by default 1/√width.
 
-        `project` makes queries, keys and values; `prepare` changes queries and keys before they are compared.
+        `project` computes queries, keys and values; `prepare` changes queries and keys before they are compared.
         """
         super().__init__()
         if not width:
             require_divisible(dim, heads)
         self.heads, self.dropout, self.scale, self.prepare = heads, dropout, scale, prepare
-        self.inner = heads * (width or dim // heads)  # of all heads side by side
+        self.inner = heads * (width or dim // heads)  # width of all heads together
         self.qkv = project(dim, 3 * self.inner, bias)  # rows: queries, keys, values
         self.out = Linear(self.inner, dim, bias)
-        self.tap: Callable[[Tensor], None] | None = None
-        nn.init.xavier_uniform_(self.qkv.weight)  # as one matrix: smaller by √2 than three, and norm-last needs it so
+        self.tap: Tap | None = None
+        nn.init.xavier_uniform_(self.qkv.weight)  # as one matrix: smaller by √2 than three; post-norm needs it
         nn.init.xavier_uniform_(self.out.weight)
         for layer in (self.qkv, self.out) if bias else ():
             nn.init.zeros_(layer.bias)
 
     def queries(self, x: Tensor) -> Tensor:
-        """Project what looks: (B, Q, D) → (B, H, Q, E)."""
-        [q] = split_heads(self.qkv.at_hand(0, self.inner)(x), self.heads)
+        """(B, Q, D) → (B, H, Q, E)."""
+        [q] = split_heads(self.qkv.rows(x, 0, self.inner), self.heads)
         return q
 
     def keys_values(self, memory: Tensor) -> KeysValues:
-        """Project what may be looked at: (B, K, D) → keys and values (B, H, K, E)."""
-        return KeysValues(*split_heads(self.qkv.at_hand(self.inner, 3 * self.inner)(memory), self.heads, 2))
+        """(B, K, D) → keys and values (B, H, K, E)."""
+        return KeysValues(*split_heads(self.qkv.rows(memory, self.inner, 3 * self.inner), self.heads, 2))
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values in one product: (B, T, D) → 3 × (B, H, T, E)."""
+        q, k, v = split_heads(self.qkv(x), self.heads, 3)
+        return q, k, v
+
+    def merge(self, mixed: Tensor) -> Tensor:
+        """(B, H, Q, E) → (B, Q, D)."""
+        return self.out(join_heads(mixed))
+
+    def mix(self, x: Tensor, project: Project, merge: Merge, *, bias: Tensor | None = None, mask: Tensor | None = None,
+            causal: bool = False, dropout: float = 0.0) -> Tensor:  # fmt: skip
+        """Project, attend, merge.  `project` and `merge` decide how tokens are arranged: whole, windows, one step."""
+        q, k, v = project(x)
+        if self.prepare is not None:
+            q, k = self.prepare(q, k)
+        mixed = attend_tapped(self.tap, q, k, v, scale=self.scale, bias=bias, mask=mask, causal=causal, dropout=dropout)
+        return merge(mixed)
 
     def forward(self, x: Tensor, memory: KeysValues | None = None, *, bias: Tensor | None = None,
                 mask: Tensor | None = None, causal: bool = False) -> Tensor:  # fmt: skip
-        """Let each token of x (B, Q, D) look at the memory, or at x itself; → (B, Q, D)."""
-        if memory is None:
-            q, k, v = split_heads(self.qkv(x), self.heads, 3)  # all three in one product
-            memory = KeysValues(k, v)
-        else:
-            q = self.queries(x)
+        """Each token of x (B, Q, D) attends to the memory, or to x itself; → (B, Q, D)."""
+        project: Project = self.project if memory is None else lambda h: (self.queries(h), memory.keys, memory.values)
         dropout = self.dropout if self.training else 0.0
-        mixed = self.look(q, memory, bias=bias, mask=mask, causal=causal, dropout=dropout)  # (B, H, Q, E)
-        return self.out(join_heads(mixed))  # (B, Q, D)
-
-    def look(self, q: Tensor, memory: KeysValues, *, bias: Tensor | None = None, mask: Tensor | None = None,
-             causal: bool = False, dropout: float = 0.0) -> Tensor:  # fmt: skip
-        """What each query (B, H, Q, E) sees in the memory: (B, H, Q, E)."""
-        tap, keys = self.tap, memory.keys
-        if self.prepare is not None:
-            q, keys = self.prepare(q, keys)
-        mixed, weights = attend(
-            q,
-            keys,
-            memory.values,
-            scale=self.scale,
-            bias=bias,
-            mask=mask,
-            causal=causal,
-            dropout=dropout,
-            need_weights=tap is not None,
-        )
-        if tap is not None and weights is not None:
-            tap(weights)
-        return mixed
+        return self.mix(x, project, self.merge, bias=bias, mask=mask, causal=causal, dropout=dropout)

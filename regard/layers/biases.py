@@ -1,7 +1,7 @@
-"""Where a key stands, as a number added to its score.
+"""Position biases: the relative position of query and key, as a bias on the score.
 
-Shapes: B batch, Q queries, K keys, H heads, E width of one head; of pictures Y X rows and columns of a grid,
-M side of a window, R side of a neighbourhood.
+Shapes: B batch, Q queries, K keys, H heads, E width of one head; of images Y X rows and columns of a grid, M side of a window,
+R side of a neighbourhood.
 """
 
 import math
@@ -13,60 +13,52 @@ from torch import Tensor, nn
 
 from regard.layers.linear import Linear
 
-__all__ = [
-    "BucketedPositionBias",
-    "ContinuousPositionBias",
-    "DecomposedPositionBias",
-    "GeometricPrior",
-    "RelativePositionBias",
-    "bucket",
-    "relative_position_index",
-]
+__all__ = ["BucketedPositionBias", "ContinuousPositionBias", "DecomposedPositionBias", "GeometricPrior",
+           "RelativePositionBias", "bucket", "relative_position_index"]  # fmt: skip
 
 
-def bucket(distance: Tensor, buckets: int, max_distance: int, both_ways: bool) -> Tensor:
-    """T5's bucket of each distance key - query: near ones have a bucket each, further ones share, the furthest all one.
+def bucket(distance: Tensor, buckets: int, max_distance: int, bidirectional: bool) -> Tensor:
+    """T5's bucket of each distance key - query, section 2.1 of https://arxiv.org/abs/1910.10683.
 
-    Section 2.1 of https://arxiv.org/abs/1910.10683.  Half of the buckets are for one distance each, the others grow with
-    the logarithm up to `furthest`.  Both ways, half are for keys that come after; else those all fall into bucket 0.
+    Half of the buckets hold one distance each; the others grow logarithmically up to `max_distance`, and the last holds all
+    beyond.  If `bidirectional`, half of all buckets are for keys after the query; else those keys share bucket 0.
     """
     first = torch.zeros_like(distance)
-    if both_ways:
+    if bidirectional:
         buckets //= 2
         first, distance = (distance > 0).long() * buckets, distance.abs()
     else:
         distance = (-distance).clamp(min=0)
     near = buckets // 2
-    grown = torch.log(distance.clamp(min=1).float() / near) / math.log(max_distance / near) * (buckets - near)
-    far = (near + grown.long()).clamp(max=buckets - 1)
+    log_steps = torch.log(distance.clamp(min=1).float() / near) / math.log(max_distance / near) * (buckets - near)
+    far = (near + log_steps.long()).clamp(max=buckets - 1)
     return first + torch.where(distance < near, distance, far)
 
 
 class BucketedPositionBias(nn.Module):
-    """A learned number for each bucket and head; one table serves all layers of a stack."""
+    """T5's bias: one learned scalar per bucket and head; all layers of a stack share the table."""
 
-    def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, *, both_ways: bool):
+    def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, *, bidirectional: bool):
         super().__init__()
         self.table = nn.Embedding(buckets, heads)
-        self.max_distance, self.both_ways = max_distance, both_ways
+        self.max_distance, self.bidirectional = max_distance, bidirectional
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """For queries and keys that stand at these places, (Q,) and (K,) → (1, H, Q, K)."""
-        numbers = bucket(
-            keys - queries[:, None], self.table.num_embeddings, self.max_distance, self.both_ways
-        )  # (Q, K)
-        return self.table(numbers).permute(2, 0, 1)[None]  # (1, H, Q, K)
+        """Bias between positions of queries (Q,) and of keys (K,): (1, H, Q, K)."""
+        distance = keys - queries[:, None]  # (Q, K)
+        buckets = bucket(distance, self.table.num_embeddings, self.max_distance, self.bidirectional)
+        return self.table(buckets).permute(2, 0, 1)[None]  # (1, H, Q, K)
 
 
 class DecomposedPositionBias(nn.Module):
-    """How far up and how far left a key stands, as a query asks for it: q · R_row[distance] + q · R_column[distance].
+    """MViT V2's bias: q · R_row[distance in rows] + q · R_column[distance in columns].
 
-    Section 4.1 of https://arxiv.org/abs/2112.01526.  There is a learned vector for each distance in rows and one for each
-    in columns, 2 · side - 1 of them; on a grid of another size they are stretched.  Tokens that stand before the grid get 0.
+    Section 4.1 of https://arxiv.org/abs/2112.01526.  Both tables hold 2 · side - 1 learned vectors, interpolated for a grid of
+    another size.  The `before` tokens before the grid, such as a class token, get 0.
     """
 
     def __init__(self, width: int, side: int, before: int = 0):
-        """`width` is that of one head, `side` that of the finer grid of the two."""
+        """`width` of one head, `side` of the finer of the two grids."""
         super().__init__()
         self.before = before
         self.rows = nn.Parameter(torch.empty(2 * side - 1, width))
@@ -75,8 +67,9 @@ class DecomposedPositionBias(nn.Module):
         nn.init.trunc_normal_(self.columns, std=0.02)
 
     def forward(self, q: Tensor, queries: tuple[int, int], keys: tuple[int, int]) -> Tensor:
-        """For q (B, H, Q, E) on a grid of (rows, columns), and keys on another, → (B, H, Q, K)."""
-        rows, columns = (_distances(*args) for args in zip((self.rows, self.columns), queries, keys, strict=True))
+        """For q (B, H, Q, E) on a `queries` grid of (rows, columns) and keys on a `keys` grid: (B, H, Q, K)."""
+        rows = _distance_vectors(self.rows, queries[0], keys[0])
+        columns = _distance_vectors(self.columns, queries[1], keys[1])
         q = q[:, :, self.before :].unflatten(2, queries)  # (B, H, Y, X, E)
         up = torch.einsum("bhyxe,yke->bhyxk", q, rows)  # (B, H, Y, X, rows of keys)
         left = torch.einsum("bhyxe,xke->bhyxk", q, columns)  # (B, H, Y, X, columns of keys)
@@ -84,31 +77,31 @@ class DecomposedPositionBias(nn.Module):
         return F.pad(bias, (self.before, 0, self.before, 0)) if self.before else bias
 
 
-def _distances(table: Tensor, queries: int, keys: int) -> Tensor:
-    """The vector of each distance query - key along one axis, counted in steps of the finer grid: (queries, keys, E)."""
+def _distance_vectors(table: Tensor, queries: int, keys: int) -> Tensor:
+    """Vector of each distance query - key along one axis, in steps of the finer grid: (queries, keys, E)."""
     side = max(queries, keys)
     if len(table) != 2 * side - 1:
         table = F.interpolate(table.T[None], 2 * side - 1, mode="linear")[0].T  # (2 · side - 1, E)
     query = torch.arange(queries, device=table.device) * (side // queries)
     key = torch.arange(keys, device=table.device) * (side // keys)
-    return table[query[:, None] - key + key[-1]]  # the least distance, from query 0 to the last key, is row 0
+    return table[query[:, None] - key + key[-1]]  # row 0 is the distance of query 0 from the last key
 
 
 @lru_cache(maxsize=64)
 def relative_position_index(window: int, largest: int, device: torch.device) -> Tensor:
-    """Number the offsets between two places of a window, by rows and columns, query - key: (M · M · M · M,).
+    """Table index of the offset query - key for all pairs of positions of a window: (M · M · M · M,).
 
-    A table for windows of side `largest` has a row for each offset that they know, (2 · largest - 1)² of them: those of a
-    smaller window are the ones in its middle.
+    The table has a row for each of the (2 · largest - 1)² offsets in a window of side `largest`; a smaller window uses the
+    middle of it.
     """
-    with torch.inference_mode(False):  # kept for later calls, of which some may learn
-        place = torch.arange(window * window, device=device)
-        down, across = (x[:, None] - x for x in (place // window, place % window))  # (M · M, M · M)
+    with torch.inference_mode(False):  # cached, and training may use it later
+        position = torch.arange(window * window, device=device)
+        down, across = (x[:, None] - x for x in (position // window, position % window))  # (M · M, M · M)
         return ((down + largest - 1) * (2 * largest - 1) + across + largest - 1).flatten()
 
 
 class RelativePositionBias(nn.Module):
-    """Swin's bias: a learned number for each offset between two places of a window, and each head.
+    """Swin's bias: one learned scalar per head and offset between two positions of a window.
 
     B of equation 4 of https://arxiv.org/abs/2103.14030.
     """
@@ -120,16 +113,16 @@ class RelativePositionBias(nn.Module):
         nn.init.trunc_normal_(self.table, std=0.02)
 
     def forward(self, window: int) -> Tensor:
-        """For all pairs of a window, no larger than the table's: (1, H, M · M, M · M)."""
-        numbers = relative_position_index(window, self.window, self.table.device)
-        return self.table.T.index_select(1, numbers).view(1, -1, window**2, window**2)
+        """Bias between all pairs of a window that is no larger than the table's: (1, H, M · M, M · M)."""
+        index = relative_position_index(window, self.window, self.table.device)
+        return self.table.T.index_select(1, index).view(1, -1, window**2, window**2)
 
 
 class ContinuousPositionBias(nn.Module):
-    """Swin V2's bias: a small network reads the offset, on a logarithmic scale, so that other windows need no other table.
+    """Swin V2's bias: a small MLP of the log-spaced offset, so that it applies to windows of any size.
 
-    Section 3.3 of https://arxiv.org/abs/2111.09883.  Offsets are measured by the window of training, whose furthest is 8 before
-    the logarithm; what comes out is kept between 0 and 16, as the released code does.
+    Section 3.3 of https://arxiv.org/abs/2111.09883.  Offsets are scaled so that the largest of the training window is 8 before
+    the logarithm; the output is between 0 and 16, as in the released code.
     """
 
     def __init__(self, heads: int, window: int, hidden: int = 512):
@@ -138,20 +131,20 @@ class ContinuousPositionBias(nn.Module):
         self.up, self.down = Linear(2, hidden), Linear(hidden, heads, bias=False)
 
     def forward(self, window: int) -> Tensor:
-        """For all pairs of a window of any size: (1, H, M · M, M · M)."""
+        """Bias between all pairs of a window of any size: (1, H, M · M, M · M)."""
         like = self.up.weight
         line = 8 / self.max_distance * torch.arange(1 - window, window, dtype=like.dtype, device=like.device)
-        line = line.sign() * (line.abs() + 1).log2() / 3  # log₂ 8 = 3: within the window of training hardly above 1
+        line = line.sign() * (line.abs() + 1).log2() / 3  # log₂ 8 = 3: about 1 at the edge of the training window
         offsets = torch.cartesian_prod(line, line)  # ((2 M - 1)², 2)
         table = 16 * torch.sigmoid(self.down(torch.relu(self.up(offsets))))  # ((2 M - 1)², H)
-        numbers = relative_position_index(window, window, table.device)
-        return table.T.index_select(1, numbers).view(1, -1, window**2, window**2)
+        index = relative_position_index(window, window, table.device)
+        return table.T.index_select(1, index).view(1, -1, window**2, window**2)
 
 
 class GeometricPrior(nn.Module):
-    """LR-Net's bias: a small network reads how far a neighbour lies down and to the right.
+    """LR-Net's bias: a small MLP of the offset of a neighbour, from -1 to 1 across the neighbourhood.
 
-    Section 3.2 of https://arxiv.org/abs/1904.11491.  The edge of the neighbourhood is at 1.
+    Section 3.2 of https://arxiv.org/abs/1904.11491.
     """
 
     def __init__(self, heads: int, kernel: int, hidden: int = 32):
@@ -160,7 +153,7 @@ class GeometricPrior(nn.Module):
         self.up, self.down = Linear(2, hidden), Linear(hidden, heads)
 
     def forward(self) -> Tensor:
-        """For each neighbour, row by row: (H, R · R)."""
+        """Bias of each neighbour, row by row: (H, R · R)."""
         line = torch.linspace(-1, 1, self.kernel).to(self.up.weight) if self.kernel > 1 else self.up.weight.new_zeros(1)
         offsets = torch.cartesian_prod(line, line)  # (R · R, 2)
         return self.down(torch.relu(self.up(offsets))).T

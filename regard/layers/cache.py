@@ -1,6 +1,6 @@
-"""Keys and values that were computed once and are looked at again.
+"""Keys and values that are computed once and attended to at every later step.
 
-Shapes: B batch, H heads, K keys, E width of one head.
+Shapes: B batch or sentences, W beams, R = B · W rows, H heads, K keys, E width of one head.
 """
 
 from typing import NamedTuple
@@ -8,60 +8,100 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Cache", "KeysValues"]
+__all__ = ["BeamCache", "Cache", "KeysValues"]
 
-ROOM = 16  # tokens a new cache has room for
+CAPACITY = 16  # capacity of a new cache, in tokens
 
 
 class KeysValues(NamedTuple):
-    """Keys and values ready to be looked at, each (B, H, K, E)."""
+    """Projected keys and values, each (B, H, K, E)."""
 
     keys: Tensor
     values: Tensor
 
 
-class _Room:
-    """Memory for keys and values (2, B, H, room, E), of which the first `filled` of each row are written."""
+class _Buffer:
+    """Memory for keys and values (2, B, H, capacity, E); the first `filled` tokens are written."""
 
-    def __init__(self, like: Tensor, batch: int, room: int):
-        self.both = like.new_empty(2, batch, like.shape[2], room, like.shape[4])
+    def __init__(self, like: Tensor, batch: int, capacity: int):
+        self.both = like.new_empty(2, batch, like.shape[2], capacity, like.shape[4])
         self.filled = 0
 
 
 class Cache:
-    """The keys and values of all tokens so far, with room for more: a further token costs no copy of those before it.
+    """The keys and values of all tokens so far, with spare capacity: adding a token does not copy the earlier ones.
 
-    A cache never changes: `add` returns a longer one.  The two share their memory, as lists of the same beginning may,
-    and only a second continuation of the same beginning makes a copy.  No gradient flows back through it.
+    A cache is immutable: `add` returns a longer one.  Both share one buffer; only a second continuation of the same prefix
+    copies it.  No gradient flows back through a cache.
     """
 
-    def __init__(self, room: _Room | None = None, used: int = 0):
-        self.room, self.used = room, used
+    def __init__(self, buffer: _Buffer | None = None, used: int = 0):
+        self.buffer, self.used = buffer, used
 
-    def add(self, now: Tensor) -> "Cache":
-        """These tokens, followed by later ones: their keys and values, (2, B, H, K, E)."""
-        count = now.shape[3]
-        used, room = self.used + count, self.room
-        if room is None or room.filled != self.used or used > room.both.shape[3]:
-            room = _Room(now, now.shape[1], max(ROOM, 2 * used))
-            if self.room is not None:
-                room.both[:, :, :, : self.used] = self.room.both[:, :, :, : self.used]
-        room.both.narrow(3, self.used, count).copy_(now.detach() if now.requires_grad else now)
-        room.filled = used
-        return Cache(room, used)
+    def add(self, new: Tensor) -> "Cache":
+        """Append the keys and values of later tokens, (2, B, H, K, E)."""
+        count = new.shape[3]
+        used, buffer = self.used + count, self.buffer
+        if buffer is None or buffer.filled != self.used or used > buffer.both.shape[3]:
+            buffer = _Buffer(new, new.shape[1], max(CAPACITY, 2 * used))
+            if self.buffer is not None:
+                buffer.both[:, :, :, : self.used] = self.buffer.both[:, :, :, : self.used]
+        buffer.both.narrow(3, self.used, count).copy_(new.detach() if new.requires_grad else new)
+        buffer.filled = used
+        return Cache(buffer, used)
 
     def all(self) -> KeysValues:
         """All tokens so far, (B, H, K, E)."""
-        assert self.room is not None
-        return KeysValues(*self.room.both.narrow(3, 0, self.used).unbind())
+        assert self.buffer is not None
+        return KeysValues(*self.buffer.both.narrow(3, 0, self.used).unbind())
 
     @torch.no_grad()
     def reorder(self, rows: Tensor) -> "Cache":
-        """The same for other rows of the batch (R,), with room for more."""
-        if self.room is None:
+        """Select rows of the batch (R,), and keep the spare capacity."""
+        if self.buffer is None:
             return self
-        both = self.room.both
-        room = _Room(both, len(rows), both.shape[3])
-        room.filled = self.used
-        torch.index_select(both[:, :, :, : self.used], 1, rows, out=room.both[:, :, :, : self.used])
-        return Cache(room, self.used)
+        both = self.buffer.both
+        buffer = _Buffer(both, len(rows), both.shape[3])
+        buffer.filled = self.used
+        torch.index_select(both[:, :, :, : self.used], 1, rows, out=buffer.both[:, :, :, : self.used])
+        return Cache(buffer, self.used)
+
+
+class BeamCache(NamedTuple):
+    """The keys and values of all tokens so far, for B sentences with W beams each.
+
+    All beams of a sentence share one cache that holds the tokens of all of them; `mask` selects each beam's own.  Beams
+    thus swap parents without a copy.
+    """
+
+    blocks: tuple[Cache, ...]
+    sentences: int
+    mask: Tensor | None = None  # (B, 1, W, K): the keys of each beam; None = all
+    beams: int = 1
+    position: int = 0  # of the next token
+
+    @property
+    def next_mask(self) -> Tensor | None:
+        """The keys the next token of each beam attends to: those of its beam, and itself."""
+        if self.mask is None:
+            return None
+        own = torch.eye(self.beams, dtype=torch.bool, device=self.mask.device)
+        return torch.cat((self.mask, own.expand(len(self.mask), 1, -1, -1)), -1)
+
+    def reorder(self, rows: Tensor) -> tuple["BeamCache", Tensor | None]:
+        """Select rows; also return the sentence of each, or None if those are all sentences in their order.
+
+        `rows` is (R,), or (B, W) with the beams of one sentence in each line.
+        """
+        rows = rows if rows.ndim == 2 else rows[:, None]
+        sentence, parent = rows[:, 0] // self.beams, rows % self.beams
+        blocks, mask = self.blocks, self.mask
+        same = torch.equal(sentence, torch.arange(self.sentences, device=rows.device))
+        if not same:  # else nothing is copied
+            blocks = tuple(block.reorder(sentence) for block in blocks)
+            mask = None if mask is None else mask.index_select(0, sentence)
+        if mask is None and rows.shape[1] > 1:
+            mask = torch.ones(len(rows), 1, 1, blocks[0].used, dtype=torch.bool, device=rows.device)
+        if mask is not None:
+            mask = mask.gather(2, parent[:, None, :, None].expand(-1, -1, -1, mask.shape[-1]))
+        return BeamCache(blocks, len(rows), mask, rows.shape[1], self.position), None if same else sentence

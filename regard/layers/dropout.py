@@ -1,4 +1,4 @@
-"""Dropout with one random byte an element: on a CPU, drawing the numbers is what dropout costs; and of whole branches.
+"""Dropout of elements, with one random byte each, and of whole residual branches.
 
 Shapes: B batch.
 """
@@ -10,55 +10,56 @@ __all__ = ["DropPath", "Dropout", "drop_path_rates"]
 
 
 class Dropout(nn.Module):
-    """Set a share of the elements to zero while training, and scale the others so that the mean stays.
+    """Set a fraction of the elements to zero during training, and scale the others so that the mean stays.
 
-    torch draws a 64-bit number for each element, on one core; here each draw decides for eight.  The rate is rounded to
-    1/256, and the scale follows the rounded rate, so nothing is biased.
+    On a CPU, sampling is the cost of dropout.  torch samples 64 bits for each element, on one core; here 64 bits
+    serve eight elements.  The rate is rounded to 1/256, and the scale follows the rounded rate, so the mean is unbiased.
     """
 
     def __init__(self, rate: float):
         super().__init__()
-        self.cut = min(round(rate * 256), 255)  # of the 256 values of a byte, so many drop
+        self.threshold = min(round(rate * 256), 255)  # bytes below it drop their element
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape → the same shape."""
-        keep = self._draw(x)
-        return x if keep is None else x * keep
+        mask = self._sample_mask(x)
+        return x if mask is None else x * mask
 
-    def onto(self, x: Tensor, change: Tensor) -> Tensor:
-        """Dropout of the change, added to x: in one pass over memory."""
-        keep = self._draw(change)
-        return x + change if keep is None else torch.addcmul(x, change, keep)
+    def add_residual(self, x: Tensor, branch: Tensor) -> Tensor:
+        """Return x + dropout(branch), in one pass over memory."""
+        mask = self._sample_mask(branch)
+        return x + branch if mask is None else torch.addcmul(x, branch, mask)
 
-    def _draw(self, x: Tensor) -> Tensor | None:
-        """What to multiply x with: 0, or the scale, for each element; None if all stay as they are."""
-        if not self.training or not self.cut:
+    def _sample_mask(self, x: Tensor) -> Tensor | None:
+        """0 or the scale for each element of x; None if nothing is dropped."""
+        if not self.training or not self.threshold:
             return None
-        draws = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device).random_(-(2**63), None)
-        bytes_ = draws.view(torch.uint8)[: x.numel()].view(x.shape)
-        return torch.ge(bytes_, self.cut, out=torch.empty_like(x.detach())).mul_(256 / (256 - self.cut))
+        words = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device).random_(-(2**63), None)
+        random_bytes = words.view(torch.uint8)[: x.numel()].view(x.shape)
+        keep = torch.ge(random_bytes, self.threshold, out=torch.empty_like(x.detach()))
+        return keep.mul_(256 / (256 - self.threshold))
 
     def extra_repr(self) -> str:
         """Shown by `print(model)`."""
-        return f"rate={self.cut / 256:.3f}"
+        return f"rate={self.threshold / 256:.3f}"
 
 
 class DropPath(nn.Module):
-    """Stochastic depth, https://arxiv.org/abs/1603.09382: while training, leave a branch out for a share of the examples.
+    """Stochastic depth, https://arxiv.org/abs/1603.09382: during training, skip a branch for a fraction of the examples.
 
-    What a branch adds to the others is scaled so that the mean stays.
+    The branch is scaled for the other examples so that the mean stays.
     """
 
     def __init__(self, rate: float):
         super().__init__()
         self.rate = rate
 
-    def onto(self, x: Tensor, change: Tensor) -> Tensor:
-        """The change, added to the x (B, ...) of those examples that keep it."""
+    def add_residual(self, x: Tensor, branch: Tensor) -> Tensor:
+        """Add the branch to x (B, ...), except in the examples that drop it."""
         if not self.training or not self.rate:
-            return x + change
+            return x + branch
         keep = torch.empty(len(x), *(1 for _ in x.shape[1:]), device=x.device).bernoulli_(1 - self.rate)
-        return torch.addcmul(x, change, keep.div_(1 - self.rate))
+        return torch.addcmul(x, branch, keep.div_(1 - self.rate))
 
     def extra_repr(self) -> str:
         """Shown by `print(model)`."""
@@ -66,5 +67,5 @@ class DropPath(nn.Module):
 
 
 def drop_path_rates(rate: float, depth: int) -> list[float]:
-    """A rate for each of so many blocks: nothing at the first, rising in a line to `rate` at the last."""
+    """The rate of each of `depth` blocks: rises linearly from 0 at the first to `rate` at the last."""
     return [rate * i / max(1, depth - 1) for i in range(depth)]

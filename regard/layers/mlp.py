@@ -1,9 +1,8 @@
-"""The position-wise network between attentions.
+"""The position-wise feed-forward network between attentions.
 
-Shapes: B batch, T tokens, R rows, D width.
+Shapes: B batch, T tokens, D width.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -15,15 +14,13 @@ from regard.layers.linear import Activation, Linear
 __all__ = ["MLP", "Activation", "GatedMLP", "gelu", "gelu_tanh"]
 
 gelu: Activation = F.gelu  # x Φ(x), https://arxiv.org/abs/1606.08415
-gelu_tanh: Activation = partial(
-    F.gelu, approximate="tanh"
-)  # its approximation, which GPT-2 and T5 v1.1 were trained with
+gelu_tanh: Activation = partial(F.gelu, approximate="tanh")  # its approximation, used by GPT-2 and T5 v1.1
 
 
 class MLP(nn.Module):
-    """max(0, x W₁ + b₁) W₂ + b₂, equation 2 of https://arxiv.org/abs/1706.03762; each token by itself.
+    """max(0, x W₁ + b₁) W₂ + b₂, equation 2 of https://arxiv.org/abs/1706.03762; each token separately.
 
-    Another activation may take the place of max.
+    Another activation may replace max.
     """
 
     def __init__(self, dim: int, hidden: int, activation: Activation = torch.relu_, bias: bool = True):
@@ -36,17 +33,12 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        hidden = self.up(x.flatten(0, -2), self.activation)  # which may work in place: nobody else reads its input
+        hidden = self.up(x.flatten(0, -2), self.activation)  # the activation may work in place
         return self.down(hidden).view_as(x)
-
-    def at_hand(self) -> Callable[[Tensor], Tensor]:
-        """The same as a plain function with its weights at hand: (R, D) → (R, D)."""
-        up, activation, down = self.up.at_hand(), self.activation, self.down.at_hand()
-        return lambda x: down(activation(up(x)))
 
 
 class GatedMLP(nn.Module):
-    """(activation(x W) ⊙ x V) W₂, https://arxiv.org/abs/2002.05202: half of the hidden layer decides what passes of the other."""
+    """(activation(x W) ⊙ x V) W₂, https://arxiv.org/abs/2002.05202: half of the hidden layer gates the other half."""
 
     def __init__(self, dim: int, hidden: int, activation: Activation = gelu_tanh, bias: bool = False):
         super().__init__()
@@ -58,14 +50,5 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        return self.at_hand()(x)
-
-    def at_hand(self) -> Callable[[Tensor], Tensor]:
-        """The same as a plain function with its weights at hand: (..., D) → (..., D)."""
-        up, activation, down = self.up.at_hand(), self.activation, self.down.at_hand()
-
-        def think(x: Tensor) -> Tensor:
-            gate, value = up(x).chunk(2, -1)  # rows of `up`: the gate, then what it lets pass
-            return down(activation(gate) * value)
-
-        return think
+        gate, value = self.up.rows(x).chunk(2, -1)  # rows of `up`: the gate, then the values it scales
+        return self.down.rows(self.activation(gate) * value)

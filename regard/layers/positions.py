@@ -1,4 +1,4 @@
-"""Where a token stands: added to the tokens, because attention alone does not know order.
+"""Position embeddings, added to the tokens because attention alone ignores order.
 
 Shapes: T tokens, D width.
 """
@@ -13,16 +13,16 @@ __all__ = ["LearnedGridPositions", "LearnedPositions", "SinusoidalPositions", "s
 
 
 def sinusoid(length: int, dim: int) -> Tensor:
-    """Section 3.5 of https://arxiv.org/abs/1706.03762: dimensions 2i and 2i + 1 turn together as the place grows; (T, D)."""
-    place = torch.arange(length, dtype=torch.float64)[:, None]
+    """Section 3.5 of https://arxiv.org/abs/1706.03762: sine in dimension 2i, cosine in 2i + 1; (T, D)."""
+    position = torch.arange(length, dtype=torch.float64)[:, None]
     rate = torch.exp(torch.arange(0, dim, 2, dtype=torch.float64) * (-math.log(10_000.0) / dim))
-    angle = place * rate  # (T, ⌈D / 2⌉)
+    angle = position * rate  # (T, ⌈D / 2⌉)
     table = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)[:, :dim]  # (T, D)
     return table.float()
 
 
 class SinusoidalPositions(nn.Module):
-    """The fixed table of waves; it grows on demand, so no length is too long."""
+    """The fixed sinusoids; the table grows on demand, so length is unlimited."""
 
     def __init__(self, dim: int, max_len: int = 256):
         super().__init__()
@@ -31,22 +31,22 @@ class SinusoidalPositions(nn.Module):
         self.table: Tensor
 
     def forward(self, start: int, stop: int) -> Tensor:
-        """Rows for places start to stop - 1: (T, D)."""
-        table = self.table  # read once: another thread may put a longer or a shorter one in its place
+        """Rows for positions start to stop - 1: (T, D)."""
+        table = self.table  # read once: another thread may replace it
         if stop > len(table):
             table = self.table = sinusoid(2 * stop, self.dim).to(table)
         return table[start:stop]
 
 
 class LearnedPositions(nn.Module):
-    """One trained vector for each place, and so a longest sentence."""
+    """One trained vector for each position, which limits the context length."""
 
     def __init__(self, dim: int, max_len: int):
         super().__init__()
         self.table = nn.Parameter(torch.randn(max_len, dim) * 0.02)
 
     def forward(self, start: int, stop: int) -> Tensor:
-        """Rows for places start to stop - 1: (T, D)."""
+        """Rows for positions start to stop - 1: (T, D)."""
         if stop > len(self.table):
             raise ValueError(
                 f"{stop} tokens are more than the {len(self.table)} learned positions; "
@@ -56,9 +56,9 @@ class LearnedPositions(nn.Module):
 
 
 def waves(side: int, dim: int) -> Tensor:
-    """Where the places of a grid start before they learn: half of the width tells rows apart, half columns; (side · side, D).
+    """Initial position embeddings of a grid, half of the width for rows, half for columns: (side · side, D).
 
-    From random vectors a model must first find out which places are near each other.
+    With random vectors a model would first have to learn which positions are close to each other.
     """
     half = -(-dim // 4)
     rate = torch.exp(torch.arange(half) * (-math.log(4.0 * side) / half)) * math.pi
@@ -69,9 +69,9 @@ def waves(side: int, dim: int) -> Tensor:
 
 
 class LearnedGridPositions(nn.Module):
-    """One trained vector for each place of a square grid, and one for each token that stands before the grid.
+    """One trained vector for each position of a square grid, and one for each token before the grid.
 
-    A grid of another size gets the trained one stretched, as in section 3.2 of https://arxiv.org/abs/2010.11929.
+    For a grid of another size the trained one is interpolated, as in section 3.2 of https://arxiv.org/abs/2010.11929.
     """
 
     def __init__(self, dim: int, side: int, before: int = 0):
@@ -80,7 +80,7 @@ class LearnedGridPositions(nn.Module):
         self.table = nn.Parameter(torch.cat((0.02 * torch.randn(before, dim), 0.5 * waves(side, dim))))
 
     def forward(self, rows: int, columns: int) -> Tensor:
-        """A row for each token, those before the grid first: (before + rows · columns, D)."""
+        """A row for each token, tokens before the grid first: (before + rows · columns, D)."""
         if (rows, columns) == (self.side, self.side):
             return self.table
         first, grid = self.table.split((self.before, self.side**2))

@@ -1,4 +1,4 @@
-"""How alike a query and a key are, where the answer is not a dot product.
+"""Attention scores other than the dot product.
 
 Shapes: Q queries, K keys, E width of one head; `...` is any batch or head dimensions.
 """
@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Additive", "Alike", "absolute_distance", "product", "squared_distance", "summed"]
+__all__ = ["Additive", "ScalarScore", "absolute_distance", "product", "squared_distance", "summed"]
 
-Alike = Callable[[Tensor, Tensor], Tensor]  # of two numbers, or of many at once
+ScalarScore = Callable[[Tensor, Tensor], Tensor]  # of scalar queries and keys
 
 
 class Additive(nn.Module):
-    """Bahdanau's score, a small network of one hidden layer: v · tanh(W q + U k).
+    """Bahdanau's score, a network with one hidden layer: v · tanh(W q + U k).
 
     Appendix A.1.2 of https://arxiv.org/abs/1409.0473.
     """
@@ -32,26 +32,26 @@ class Additive(nn.Module):
         return self.value(torch.tanh(both)).squeeze(-1)  # (..., Q, K)
 
 
-# How alike two numbers are: equations 4 to 6 of https://arxiv.org/abs/1904.11491, where a query and a key are one number each.
+# Scores of scalars: equations 4 to 6 of https://arxiv.org/abs/1904.11491, where a query and a key are one number each.
 
 
 def squared_distance(q: Tensor, k: Tensor) -> Tensor:
-    """The nearer the better: -(q - k)², of any shapes that broadcast."""
+    """-(q - k)², of any shapes that broadcast."""
     q, k = torch.broadcast_tensors(q, k)
-    return F.mse_loss(q, k, reduction="none").neg_()  # one pass over memory less than step by step
+    return F.mse_loss(q, k, reduction="none").neg_()  # saves a pass over memory
 
 
 def absolute_distance(q: Tensor, k: Tensor) -> Tensor:
-    """The nearer the better, and twice as far is twice as bad: -|q - k|."""
+    """-|q - k|, of any shapes that broadcast."""
     q, k = torch.broadcast_tensors(q, k)
     return F.l1_loss(q, k, reduction="none").neg_()
 
 
 def product(q: Tensor, k: Tensor) -> Tensor:
-    """The larger both, the better: q · k."""
+    """The product q · k, of any shapes that broadcast."""
     return q * k
 
 
-def summed(alike: Alike) -> Callable[[Tensor, Tensor], Tensor]:
-    """The same of vectors, number by number and added up: q (..., Q, E) and k (..., K, E) → scores (..., Q, K)."""
-    return lambda q, k: alike(q.unsqueeze(-2), k.unsqueeze(-3)).sum(-1)
+def summed(score: ScalarScore) -> Callable[[Tensor, Tensor], Tensor]:
+    """The score of vectors as the sum over components: q (..., Q, E) and k (..., K, E) → scores (..., Q, K)."""
+    return lambda q, k: score(q.unsqueeze(-2), k.unsqueeze(-3)).sum(-1)

@@ -1,7 +1,7 @@
 """Named reshapes, so that no model file holds a `view(...).transpose(...)` chain.
 
-Shapes: B batch, T tokens, W beams, P parts or the side of a patch, D width, H heads, E = D / H width of one head; of pictures
-C channels, Y X rows and columns of a grid, N windows of a picture, M side of a window, R side of a neighbourhood, S stride.
+Shapes: B batch, T tokens, W beams, P parts or the side of a patch, D width, H heads, E = D / H width of one head; for images
+C channels, Y X rows and columns of a grid, N windows of an image, M side of a window, R side of a neighbourhood, S stride.
 """
 
 import torch.nn.functional as F
@@ -28,25 +28,25 @@ __all__ = [
 
 
 def split_heads(x: Tensor, heads: int, parts: int = 1) -> list[Tensor]:
-    """Cut a width that holds some vectors side by side into those, and each into heads: (B, T, P · D) → P × (B, H, T, E)."""
+    """Split concatenated vectors, and each into heads: (B, T, P · D) → P × (B, H, T, E)."""
     return [part.transpose(1, 2) for part in x.view(*x.shape[:2], parts, heads, -1).unbind(2)]
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """Put the heads side by side again: (B, H, T, E) → (B, T, D)."""
+    """Concatenate the heads: (B, H, T, E) → (B, T, D)."""
     return x.transpose(1, 2).flatten(-2)
 
 
 def split_rows(x: Tensor, beams: int, heads: int) -> Tensor:
     """`split_heads` for one token of each beam: (B · W, D) → (B, H, W, E)."""
     width = x.shape[-1] // heads
-    if beams == 1:  # a step is made of calls so short that one less is felt
+    if beams == 1:  # a decoding step is so short that one call less counts
         return x.view(-1, heads, 1, width)
     return x.view(-1, beams, heads, width).transpose(1, 2)
 
 
 def stack_rows(x: Tensor, beams: int, heads: int, parts: int) -> Tensor:
-    """The same for some vectors side by side, as one tensor: (B · W, P · D) → (P, B, H, W, E)."""
+    """The same for concatenated vectors, as one tensor: (B · W, P · D) → (P, B, H, W, E)."""
     return x.view(-1, beams, parts, heads, x.shape[-1] // (parts * heads)).permute(2, 0, 3, 1, 4)
 
 
@@ -57,60 +57,59 @@ def join_rows(x: Tensor) -> Tensor:
 
 
 def to_patches(x: Tensor, patch: int) -> Tensor:
-    """Cut a picture into squares, row by row, each a vector: (B, C, Y · P, X · P) → (B, Y · X, C · P · P)."""
+    """Cut an image into square patches, row by row, each a vector: (B, C, Y · P, X · P) → (B, Y · X, C · P · P)."""
     x = x.unflatten(3, (-1, patch)).unflatten(2, (-1, patch))  # (B, C, Y, P, X, P)
     return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
 def from_patches(x: Tensor, patch: int, rows: int) -> Tensor:
-    """Put the squares together again, in so many rows of them: (B, Y · X, C · P · P) → (B, C, Y · P, X · P)."""
+    """Undo `to_patches`; `rows` is Y: (B, Y · X, C · P · P) → (B, C, Y · P, X · P)."""
     x = x.unflatten(2, (-1, patch, patch)).unflatten(1, (rows, -1))  # (B, Y, X, C, P, P)
     return x.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
 
 
 def to_tokens(x: Tensor) -> Tensor:
-    """A grid of vectors as a row of them: (B, D, Y, X) → (B, Y · X, D)."""
+    """A grid of vectors as a sequence: (B, D, Y, X) → (B, Y · X, D)."""
     return x.flatten(2).transpose(1, 2)
 
 
 def to_grid(x: Tensor, rows: int) -> Tensor:
-    """A row of vectors as a grid with so many rows: (B, Y · X, D) → (B, D, Y, X)."""
+    """A sequence of vectors as a grid; `rows` is Y: (B, Y · X, D) → (B, D, Y, X)."""
     return x.transpose(1, 2).unflatten(2, (rows, -1))
 
 
 def to_windows(x: Tensor, window: int) -> Tensor:
-    """Cut a grid that windows tile into them, row by row: (B, Y, X, D) → (B · N, M · M, D)."""
+    """Partition a grid into windows, row by row: (B, Y, X, D) → (B · N, M · M, D)."""
     x = x.unflatten(2, (-1, window)).unflatten(1, (-1, window))  # (B, Y / M, M, X / M, M, D)
     return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
 
 
 def from_windows(x: Tensor, rows: int, columns: int) -> Tensor:
-    """Put windows together again to a grid of so many rows and columns: (B · N, M · M, D) → (B, Y, X, D)."""
+    """Undo `to_windows`; `rows` and `columns` are Y and X: (B · N, M · M, D) → (B, Y, X, D)."""
     window = round(x.shape[1] ** 0.5)
     x = x.unflatten(1, (window, window)).unflatten(0, (-1, rows // window, columns // window))
     return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
 
 def to_neighborhoods(x: Tensor, heads: int, kernel: int, stride: int = 1) -> Tensor:
-    """What lies around each place, row by row, zeros outside: (B, H · E, Y · S, X · S) → (B, H, Y · X, R · R, E).
+    """The neighbourhood of every S-th position, row by row, zeros outside: (B, H · E, Y · S, X · S) → (B, H, Y · X, R · R, E).
 
-    It is R² times as large as the picture.  Every S-th place has one; what lies around it is everything.
+    It is R² / S² times as large as the image.
     """
-    x = F.unfold(x, kernel, padding=kernel // 2, stride=stride).unflatten(
-        1, (heads, -1, kernel**2)
-    )  # (B, H, E, R · R, Y · X)
+    x = F.unfold(x, kernel, padding=kernel // 2, stride=stride)  # (B, H · E · R · R, Y · X)
+    x = x.unflatten(1, (heads, -1, kernel**2))  # (B, H, E, R · R, Y · X)
     return x.permute(0, 1, 4, 3, 2)
 
 
 def from_neighborhoods(x: Tensor, rows: int) -> Tensor:
-    """One vector for each neighbourhood as a grid with so many rows: (B, H, Y · X, 1, E) → (B, H · E, Y, X)."""
+    """One vector for each neighbourhood as a grid; `rows` is Y: (B, H, Y · X, 1, E) → (B, H · E, Y, X)."""
     return x.squeeze(3).transpose(2, 3).flatten(1, 2).unflatten(2, (rows, -1))
 
 
 def to_planes(x: Tensor, stride: int) -> Tensor:
-    """Every S-th row and column by itself, so that places a stride apart are neighbours; channels first.
+    """Every S-th row and column as its own plane, so that positions a stride apart are adjacent; channels first.
 
-    (B, H, E, Y, X) → (S · S, E, B, H, ⌈Y / S⌉, ⌈X / S⌉), with zeros where the last ones have nothing.
+    (B, H, E, Y, X) → (S · S, E, B, H, ⌈Y / S⌉, ⌈X / S⌉), padded with zeros.
     """
     if stride > 1:
         x = F.pad(x, (0, -x.shape[4] % stride, 0, -x.shape[3] % stride))
@@ -119,14 +118,14 @@ def to_planes(x: Tensor, stride: int) -> Tensor:
 
 
 def from_planes(x: Tensor, rows: int, columns: int) -> Tensor:
-    """Put the planes together again to so many rows and columns: (S · S, E, B, H, Y / S, X / S) → (B, H, E, Y, X)."""
+    """Undo `to_planes`; `rows` and `columns` are Y and X: (S · S, E, B, H, Y / S, X / S) → (B, H, E, Y, X)."""
     stride = round(len(x) ** 0.5)
     x = x.unflatten(0, (stride, stride)).permute(3, 4, 2, 5, 0, 6, 1)  # (B, H, E, Y / S, S, X / S, S)
     return x.flatten(5).flatten(3, 4)[..., :rows, :columns]
 
 
 def check_channels(x: Tensor, channels: int) -> None:
-    """Refuse pictures (B, C, Y, X) of which a model cannot read the colours."""
+    """Refuse images (B, C, Y, X) with another number of channels than the model's."""
     if x.shape[1] != channels:
-        raise ValueError(f"pictures have {x.shape[1]} channels, the model reads {channels}; convert them, or train with "
+        raise ValueError(f"images have {x.shape[1]} channels, the model reads {channels}; convert them, or train with "
                          f"model.channels={x.shape[1]}")  # fmt: skip

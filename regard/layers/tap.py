@@ -1,4 +1,4 @@
-"""Look inside a model without touching it: `with watch(model) as seen: model(...)`.
+"""Record attention weights without changing a model: `with watch(model) as weights: model(...)`.
 
 Shapes: B batch, H heads, Q queries, K keys.
 """
@@ -15,18 +15,18 @@ __all__ = ["watch"]
 def watch(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Collect the attention weights of every call inside the `with`, by the name of the attention module.
 
-    `seen["decoder.2.cross"]` is a list with one (B, H, Q, K) tensor for each call; in a cached decoding there is
-    one call a token, whose queries are the beams, and whose keys in `decoder.N.attn` are the tokens of all beams, each
-    beam looking at its own.  The explicit path runs meanwhile; its numbers are tested equal to the fused one.
+    `weights["decoder.2.cross"]` is a list with one (B, H, Q, K) tensor for each call.  Cached decoding makes one call a
+    token: its queries are the beams, its keys in `decoder.N.attn` the tokens of all beams, with weight 0 for other beams'
+    tokens.  While a model is watched the explicit path runs; tests compare it with the fused kernel.
     """
-    seen: dict[str, list[Tensor]] = {}
+    recorded: dict[str, list[Tensor]] = {}
     watched = [(name, part) for name, part in model.named_modules() if hasattr(part, "tap")]
-    before = [part.tap for _, part in watched]  # a watch inside a watch gives back what it took
+    before = [part.tap for _, part in watched]  # so that watches can nest
     for name, part in watched:
-        seen[name] = []
-        part.tap = lambda weights, calls=seen[name]: calls.append(weights.detach())
+        recorded[name] = []
+        part.tap = lambda weights, calls=recorded[name]: calls.append(weights.detach())
     try:
-        yield seen
+        yield recorded
     finally:
         for (_, part), tap in zip(watched, before, strict=True):
             part.tap = tap

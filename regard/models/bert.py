@@ -1,22 +1,23 @@
-"""BERT: a stack of blocks that look both ways, and guess the tokens that were hidden.
+"""BERT: a stack of bidirectional blocks that predicts masked tokens.
 
 Devlin et al. 2019, https://arxiv.org/abs/1810.04805
 
     masked-token logits      classes
             │ head              │ head
-            │                 pooled: tanh of the first place
+            │                 pooled: tanh of the first position
        ┌────┴───────────────────┴┐
-       │ mlp                     │ × depth, norm last
+       │ mlp                     │ × depth, post-norm
        │ attention               │
        └────────────┬────────────┘
                   norm
-       tokens + places + segments
+       tokens + positions + segments
 
 Shapes: B batch, T tokens, D width, V vocabulary, C classes.
 """
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import cast
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -34,8 +35,8 @@ from regard.layers.positions import LearnedPositions
 
 __all__ = ["BERT", "SIZES", "BERTConfig"]
 
-EPS = 1e-12  # of all its norms; the weights that are about were trained with it
-SHARP = 3.4  # how clearly the first heads look at a neighbour before training: about a third of their weight
+EPS = 1e-12  # of all norms, as in the released weights
+SHARP = 3.4  # initially the heads of the first block give about a third of their weight to one neighbour
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -46,25 +47,17 @@ class BERTConfig:
     dim: int = 768
     depth: int = 12
     heads: int = 12
-    mlp_ratio: int = 4  # the mlp is this many times as wide
-    max_len: int = 512  # tokens: there is a learned vector for each place
-    segments: int = 2  # kinds of sentence: the first, the second
-    classes: int = 0  # of a sentence, for fine-tuning; 0 = no such head
+    mlp_ratio: int = 4  # width of the mlp, as a multiple of dim
+    max_len: int = 512  # context length in tokens: each position has a learned vector
+    segments: int = 2  # segment ids: first and second sentence
+    classes: int = 0  # of a text, for fine-tuning; 0 = no classifier
     dropout: float = 0.1  # after each sub-layer and on the embeddings
-    attention_dropout: float = 0.1  # on the weights
-    mlp_dim: int = 0  # width of the mlp, if it is no multiple of the model's; 0 = widen times that
+    attention_dropout: float = 0.1  # on the attention weights
+    mlp_dim: int = 0  # width of the mlp; 0 = mlp_ratio · dim
 
     def __post_init__(self) -> None:
-        require_min(
-            1,
-            vocab=self.vocab,
-            dim=self.dim,
-            depth=self.depth,
-            heads=self.heads,
-            mlp_ratio=self.mlp_ratio,
-            max_len=self.max_len,
-            segments=self.segments,
-        )
+        require_min(1, vocab=self.vocab, dim=self.dim, depth=self.depth, heads=self.heads, mlp_ratio=self.mlp_ratio,
+                    max_len=self.max_len, segments=self.segments)  # fmt: skip
         require_min(0, mlp_dim=self.mlp_dim, classes=self.classes)
         require_divisible(self.dim, self.heads)
         require_fraction(dropout=self.dropout, attention_dropout=self.attention_dropout)
@@ -81,7 +74,7 @@ SIZES = {  # base and large: section 3; tiny to medium: Table 1 of https://arxiv
 
 
 class LMHead(nn.Module):
-    """From vectors to the logits of hidden tokens: one more layer, then the embeddings again, and a bias."""
+    """From vectors to the logits of masked tokens: one more layer, then the tied embeddings and a bias."""
 
     def __init__(self, dim: int, table: nn.Embedding):
         super().__init__()
@@ -91,7 +84,7 @@ class LMHead(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def features(self, x: Tensor) -> Tensor:
-        """What the output layer reads: (..., D) → (..., D)."""
+        """Input of the output layer: (..., D) → (..., D)."""
         return self.norm(gelu(self.transform(x)))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -100,7 +93,7 @@ class LMHead(nn.Module):
 
 
 class BERT(nn.Module):
-    """`forward` returns the logits of hidden tokens, `classify` those of a sentence's class, `encode` the vectors."""
+    """`forward` returns the logits of masked tokens, `classify` those of the classes, `encode` the vectors."""
 
     def __init__(self, config: BERTConfig):
         super().__init__()
@@ -111,40 +104,40 @@ class BERT(nn.Module):
         attention = partial(Attention, c.dim, c.heads, c.attention_dropout)
         mlp = partial(MLP, c.dim, c.mlp_dim or c.mlp_ratio * c.dim, gelu)
         wrap = partial(PostNorm, c.dim, c.dropout, partial(nn.LayerNorm, eps=EPS))
-        self.blocks: Any = nn.ModuleList(EncoderBlock(attention(), mlp(), wrap) for _ in range(c.depth))
+        blocks = [EncoderBlock(attention(), mlp(), wrap) for _ in range(c.depth)]
+        self.blocks = cast(Sequence[EncoderBlock], nn.ModuleList(blocks))
         self.pooler = Linear(c.dim, c.dim)
         self.lm_head = LMHead(c.dim, self.tokens)
         self.classifier = Linear(c.dim, c.classes) if c.classes else None
-        for part in self.modules():  # appendix A.2 of the released code: N(0, 0.02)
+        for part in self.modules():  # as in the released code: N(0, 0.02)
             if isinstance(part, nn.Linear | nn.Embedding):
                 nn.init.normal_(part.weight, std=0.02)
             if isinstance(part, nn.Linear):
                 nn.init.zeros_(part.bias)
-        back_and_ahead = [[steps] for distance in range(1, c.heads + 1) for steps in (-distance, distance)]
-        first: Any = self.blocks[0].attn
-        init_local_heads([first], self.positions.table, [self.tokens.weight, self.segments.weight], [c.max_len], back_and_ahead,
-                     SHARP, 0.02)  # fmt: skip
+        offsets = [[offset] for distance in range(1, c.heads + 1) for offset in (-distance, distance)]
+        tables = [self.tokens.weight, self.segments.weight]
+        init_local_heads([self.blocks[0].attn], self.positions.table, tables, [c.max_len], offsets, SHARP, 0.02)
 
     @property
     def max_len(self) -> int:
-        """The most tokens a text may have."""
+        """Context length in tokens."""
         return self.config.max_len
 
     def encode(self, tokens: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """A vector for each token: (B, T) → (B, T, D).  The mask (B, 1, 1, T) is of real tokens; None = all."""
-        kinds = torch.zeros_like(tokens) if segments is None else segments
-        x = self.tokens(tokens) + self.positions(0, tokens.shape[1]) + self.segments(kinds)  # (B, T, D)
+        """A vector for each token: (B, T) → (B, T, D).  `mask` (B, 1, 1, T) marks real tokens; None = all."""
+        segments = torch.zeros_like(tokens) if segments is None else segments
+        x = self.tokens(tokens) + self.positions(0, tokens.shape[1]) + self.segments(segments)  # (B, T, D)
         x = self.dropout(self.norm(x))
         for block in self.blocks:
             x = block(x, mask)
         return x
 
     def pooled(self, x: Tensor) -> Tensor:
-        """One vector for each text, from that of its first token: (B, T, D) → (B, D)."""
+        """One vector for each text, from its first token: (B, T, D) → (B, D)."""
         return torch.tanh(self.pooler(x[:, 0]))
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Logits of what stands, or stood, at each place: (B, T) → (B, T, V)."""
+        """Logits of the original token at each position: (B, T) → (B, T, V)."""
         return self.lm_head(self.encode(tokens, mask, segments))
 
     def classify(self, tokens: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:

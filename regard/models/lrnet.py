@@ -1,28 +1,27 @@
-"""LR-Net: a ResNet whose convolutions are replaced by attention to the neighbourhood.
+"""LR-Net: a ResNet whose 3 × 3 convolutions are replaced by attention to the neighbourhood.
 
 Hu et al. 2019, Local Relation Networks, https://arxiv.org/abs/1904.11491
 
               classes
                  │ head
-          mean of all places
+         mean of all positions
        ┌─────────┴─────────┐
        │ 1 × 1             │
-       │ local relation    │ each place looks at the 7 × 7 around it
+       │ local relation    │ each position attends to the 7 × 7 around it
        │ 1 × 1             │ × depth, × 4 stages
        └─────────┬─────────┘
        1 × 1, local relation, max pool
                  │
-              picture
+               image
 
-A convolution weighs the neighbours by where they stand alone; here it also matters how alike they are.  A query and a key
-are one number each, and 8 channels share the weights: each such group is a head.
+A convolution weighs neighbours by their offset alone, local relation also by their similarity.  A query and a key are scalars,
+and 8 channels share the attention weights: each such group is a head.
 
 Shapes: B batch, C channels, H heads, E channels of one head, R side of a neighbourhood, S stride, Y X rows and columns of
-the grid that looks.
+queries.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import field
 from functools import partial
 from typing import Literal
@@ -33,47 +32,47 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from regard.config import STRICT, require_fraction, require_min
-from regard.layers.attention import attend
+from regard.layers.attention import Tap, attend_tapped
 from regard.layers.biases import GeometricPrior
 from regard.layers.conv import ConvNorm, Residual, batch_norm
 from regard.layers.dropout import drop_path_rates
 from regard.layers.linear import Linear
-from regard.layers.local_attention import Line, LocalAttention
+from regard.layers.local_attention import LocalAttention, ShiftedLayout
 from regard.layers.masks import neighborhood_mask
-from regard.layers.scores import Alike, absolute_distance, product, squared_distance, summed
+from regard.layers.scores import ScalarScore, absolute_distance, product, squared_distance, summed
 from regard.layers.shapes import check_channels, from_neighborhoods, to_neighborhoods
 
 __all__ = ["SIZES", "LRNet", "LRNetConfig", "LocalRelation"]
 
-ALIKE: dict[str, Alike] = {"squared": squared_distance, "absolute": absolute_distance, "product": product}
+SCORES: dict[str, ScalarScore] = {"squared": squared_distance, "absolute": absolute_distance, "product": product}
 
 
 @dataclass(frozen=True, config=STRICT)
 class LRNetConfig:
     """The defaults are LR-Net-50, Table 2 of the paper, with the repeats of ResNet-50."""
 
-    image: int = 224  # side of the square picture, in pixels
+    image: int = 224  # side of the square image, in pixels
     channels: int = 3
-    stem: Literal["imagenet", "cifar"] = "imagenet"  # of a photo it leaves a quarter of the rows and columns, else all
-    dim: int = 64  # channels behind the stem
-    dims: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048])  # channels behind each stage
-    widths: list[int] = field(default_factory=lambda: [100, 200, 400, 800])  # channels that look around, in its blocks
+    stem: Literal["imagenet", "cifar"] = "imagenet"  # downsamples by 4, or keeps the size
+    dim: int = 64  # channels after the stem
+    dims: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048])  # channels after each stage
+    widths: list[int] = field(default_factory=lambda: [100, 200, 400, 800])  # channels of its local relations
     depths: list[int] = field(default_factory=lambda: [3, 4, 6, 3])  # blocks of each stage
     kernel: int = 7  # side of a neighbourhood
-    channels_per_head: int = 8  # channels that share one map of weights; the last ones may be fewer
-    score: Literal["squared", "absolute", "product"] = "squared"  # how alike a query and a key are, section 3.2
+    channels_per_head: int = 8  # channels that share attention weights; the last head may have fewer
+    score: Literal["squared", "absolute", "product"] = "squared"  # similarity of query and key, section 3.2
     classes: int = 1000
-    drop_path: float = 0.0  # share of examples for which the last block's branch is left out; less for those before
+    drop_path: float = 0.0  # fraction of examples that skip the last block; rises linearly from 0 at the first
 
     def __post_init__(self) -> None:
-        require_min(1, image=self.image, channels=self.channels, dim=self.dim, kernel=self.kernel, channels_per_head=self.channels_per_head,
-                 classes=self.classes)  # fmt: skip
+        require_min(1, image=self.image, channels=self.channels, dim=self.dim, kernel=self.kernel,
+                    channels_per_head=self.channels_per_head, classes=self.classes)  # fmt: skip
         require_fraction(drop_path=self.drop_path)
         if not self.kernel % 2:
-            raise ValueError(f"kernel {self.kernel} has no middle; use {self.kernel - 1} or {self.kernel + 1}")
+            raise ValueError(f"kernel {self.kernel} has no centre; use {self.kernel - 1} or {self.kernel + 1}")
         if not len(self.dims) == len(self.widths) == len(self.depths) >= 1:
             raise ValueError(f"dims has {len(self.dims)} stages, widths {len(self.widths)} and depths {len(self.depths)}; "
-                             f"give one number a stage in each")  # fmt: skip
+                             f"give one number per stage in each")  # fmt: skip
         for dim, width, depth in zip(self.dims, self.widths, self.depths, strict=True):
             require_min(1, dims=dim, widths=width, depths=depth)
 
@@ -82,26 +81,27 @@ SIZES = {  # section 4.1
     "26": LRNetConfig(depths=[2, 2, 2, 2]),
     "50": LRNetConfig(),
     "small": LRNetConfig(image=32, stem="cifar", dim=16, dims=[64, 128, 256], widths=[16, 32, 64], depths=[2, 2, 2],
-                         classes=10),  # ours, for pictures of 32 × 32 pixels
+                         classes=10),  # ours, for images of 32 × 32 pixels
 }  # fmt: skip
 
 
 class LocalRelation(nn.Module):
-    """Each place looks at its neighbourhood: section 3 of the paper.
+    """Each position attends to its neighbourhood: section 3 of the paper.
 
-    The weight of neighbour p for place p' is the softmax of score(q(p'), k(p)) + prior(p - p').  While `tap` is there, the
-    neighbourhoods are gathered and go through `attend`; else the same numbers come without gathering.
+    The weight of neighbour p for position p' is the softmax of score(q(p'), k(p)) + prior(p - p').  While `tap` is set, the
+    neighbourhoods are gathered and go through `attend`; else `LocalAttention` computes the same without gathering.
     """
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, channels_per_head: int, alike: Alike, stride: int = 1):
+    def __init__(self, inputs: int, outputs: int, kernel: int, channels_per_head: int, score: ScalarScore,
+                 stride: int = 1):  # fmt: skip
         super().__init__()
-        self.kernel, self.alike, self.stride = kernel, alike, stride
+        self.kernel, self.score, self.stride = kernel, score, stride
         self.heads = -(-outputs // channels_per_head)
-        self.spare = self.heads * channels_per_head - outputs  # channels that the last head lacks
+        self.padding = self.heads * channels_per_head - outputs  # zero channels that complete the last head
         self.value = nn.Conv2d(inputs, outputs, 1, bias=False)
         self.query_key = nn.Conv2d(outputs, 2 * self.heads, 1)
         self.prior = GeometricPrior(self.heads, kernel)
-        self.tap: Callable[[Tensor], None] | None = None
+        self.tap: Tap | None = None
         nn.init.kaiming_normal_(self.value.weight, nonlinearity="relu")
         nn.init.normal_(self.query_key.weight, std=outputs**-0.5)
 
@@ -112,16 +112,16 @@ class LocalRelation(nn.Module):
         q = q[:, :, :: self.stride, :: self.stride]  # (B, H, Y, X)
         rows, columns = x.shape[2:]
         mask = neighborhood_mask(rows, columns, self.kernel, self.stride, x.device)  # (Y · X, R · R)
-        look = self.look if self.tap is None else self.gather
-        whole = F.pad(v, (0, 0, 0, 0, 0, self.spare)) if self.spare else v  # (B, H · E, Y · S, X · S)
-        return look(q, k, whole, mask)[:, : v.shape[1]]
+        attend_locally = self.shift if self.tap is None else self.gather
+        padded = F.pad(v, (0, 0, 0, 0, 0, self.padding)) if self.padding else v  # (B, H · E, Y · S, X · S)
+        return attend_locally(q, k, padded, mask)[:, : v.shape[1]]
 
-    def look(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        """What each place sees, without gathering: (B, H · E, Y, X)."""
-        line = Line(self.kernel, self.stride, *q.shape[2:])
-        hidden = torch.zeros_like(mask.T, dtype=q.dtype).masked_fill_(~mask.T, -math.inf)[:, None]  # (R · R, 1, Y · X)
+    def shift(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        """Attention by shifting, without gathering: (B, H · E, Y, X)."""
+        layout = ShiftedLayout(self.kernel, self.stride, *q.shape[2:])
+        outside = torch.zeros_like(mask.T, dtype=q.dtype).masked_fill_(~mask.T, -math.inf)[:, None]  # (R · R, 1, Y · X)
         bias, v = self.prior().T[..., None], v.unflatten(1, (self.heads, -1))  # (R · R, H, 1), (B, H, E, ...)
-        return LocalAttention.apply(q[:, :, None], k[:, :, None], v, bias, hidden, line, self.alike).flatten(1, 2)
+        return LocalAttention.apply(q[:, :, None], k[:, :, None], v, bias, outside, layout, self.score).flatten(1, 2)
 
     def gather(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """The same through `attend`, one query to a neighbourhood of keys."""
@@ -129,29 +129,28 @@ class LocalRelation(nn.Module):
         q = q.flatten(2)[..., None, None]  # (B, H, Y · X, 1, 1)
         k = to_neighborhoods(k, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, 1)
         v = to_neighborhoods(v, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, E)
-        mixed, weights = attend(q, k, v, score=summed(self.alike), bias=self.prior()[:, None, None], mask=mask[:, None],
-                                need_weights=True)  # (B, H, Y · X, 1, E), (B, H, Y · X, 1, R · R)  # fmt: skip
-        if self.tap is not None and weights is not None:
-            self.tap(weights.squeeze(3))
+        tap = self.tap
+        mixed = attend_tapped(tap and (lambda weights: tap(weights.squeeze(3))), q, k, v, score=summed(self.score),
+                              bias=self.prior()[:, None, None], mask=mask[:, None])  # (B, H, Y · X, 1, E)  # fmt: skip
         return from_neighborhoods(mixed, rows)
 
 
 class LRNet(nn.Module):
-    """`forward` returns the logits of the classes, `encode` a vector for each place of the last grid."""
+    """`forward` returns class logits, `encode` the feature map of the last stage."""
 
     def __init__(self, config: LRNetConfig):
         super().__init__()
         self.config = c = config
-        relate = partial(LocalRelation, kernel=c.kernel, channels_per_head=c.channels_per_head, alike=ALIKE[c.score])
-        photo, relu = c.stem == "imagenet", partial(nn.ReLU, inplace=True)
-        self.stem = nn.Sequential(relate(c.channels, c.dim, stride=2 if photo else 1), batch_norm(c.dim), relu(),
-                                  nn.MaxPool2d(3, 2, 1) if photo else nn.Identity())  # fmt: skip
+        relate = partial(LocalRelation, kernel=c.kernel, channels_per_head=c.channels_per_head, score=SCORES[c.score])
+        downsample, relu = c.stem == "imagenet", partial(nn.ReLU, inplace=True)
+        self.stem = nn.Sequential(relate(c.channels, c.dim, stride=2 if downsample else 1), batch_norm(c.dim), relu(),
+                                  nn.MaxPool2d(3, 2, 1) if downsample else nn.Identity())  # fmt: skip
         rates = iter(drop_path_rates(c.drop_path, sum(c.depths)))
         self.stages, inputs = nn.ModuleList(), c.dim
-        for number, (dim, width, depth) in enumerate(zip(c.dims, c.widths, c.depths, strict=True)):
+        for index, (dim, width, depth) in enumerate(zip(c.dims, c.widths, c.depths, strict=True)):
             stage = nn.Sequential()
             for i in range(depth):
-                stride = 2 if i == 0 and number else 1  # the stem has made the first stage's grid small enough
+                stride = 2 if i == 0 and index else 1  # every stage but the first halves the grid
                 body = nn.Sequential(ConvNorm(inputs, width), relu(), relate(width, width, stride=stride), batch_norm(width),
                                      relu(), ConvNorm(width, dim))  # fmt: skip
                 stage.append(Residual(body, inputs, dim, stride, next(rates)))
@@ -160,7 +159,7 @@ class LRNet(nn.Module):
         self.classifier = Linear(inputs, c.classes)
 
     def encode(self, x: Tensor) -> Tensor:
-        """What the last stage sees at each place: (B, C, ...) → (B, D, Y, X)."""
+        """Feature map of the last stage: (B, C, ...) → (B, D, Y, X)."""
         check_channels(x, self.config.channels)
         x = self.stem(x)
         for stage in self.stages:
@@ -168,5 +167,5 @@ class LRNet(nn.Module):
         return x
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of the classes of each picture: (B, C, ...) → (B, classes)."""
+        """Class logits: (B, C, ...) → (B, classes)."""
         return self.classifier(self.encode(x).mean((2, 3)))

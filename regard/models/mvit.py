@@ -1,4 +1,4 @@
-"""MViT: few wide tokens grow out of many narrow ones, because attention itself pools its queries, keys and values.
+"""MViT: a multiscale ViT.  Attention pools its queries, keys and values, so tokens get fewer and wider.
 
 V1: Fan et al. 2021, https://arxiv.org/abs/2104.11227; V2: Li et al. 2022, https://arxiv.org/abs/2112.01526
 
@@ -7,30 +7,30 @@ V1: Fan et al. 2021, https://arxiv.org/abs/2104.11227; V2: Li et al. 2022, https
        ┌─────────┴─────────┐
        │  Y/8 · X/8 · 8 D  │ × depths[3]
        ├───────────────────┤
-       │  Y/4 · X/4 · 4 D  │ × depths[2]    the first block of a stage looks with a quarter of the queries,
-       ├───────────────────┤                and so hands on a quarter of the tokens
+       │  Y/4 · X/4 · 4 D  │ × depths[2]    the first block of a stage pools its queries 2 × 2,
+       ├───────────────────┤                and so outputs a quarter of the tokens
        │  Y/2 · X/2 · 2 D  │ × depths[1]
-       ├───────────────────┤                all blocks look at pooled keys and values, 4 × 4 fewer at first
+       ├───────────────────┤                all blocks pool keys and values, 4 × 4 in the first stage
        │   Y · X · D       │ × depths[0]
        └─────────┬─────────┘
-              patches          that overlap: one convolution (V1: + places)
+              patches          that overlap: one convolution (V1: + positions)
 
 Shapes: B batch, C channels, P pixels from patch to patch, Y X rows and columns of a grid, T = Y · X tokens (V1: one more),
 Q queries, K keys, D width, H heads, E width of one head.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from regard.config import STRICT, require_divisible, require_fraction, require_min
-from regard.layers.attention import attend
+from regard.layers.attention import Tap, attend_tapped
 from regard.layers.biases import DecomposedPositionBias
 from regard.layers.dropout import Dropout, DropPath, drop_path_rates
 from regard.layers.linear import Linear
@@ -40,55 +40,57 @@ from regard.layers.shapes import check_channels, join_heads, split_heads, to_gri
 __all__ = ["SIZES", "MViT", "MViTConfig"]
 
 Grid = tuple[int, int]  # rows and columns
-Norm = partial(nn.LayerNorm, eps=1e-6)  # all its norms; the released weights were trained with it
+Norm = partial(nn.LayerNorm, eps=1e-6)  # as in the released weights
 
 
 @dataclass(frozen=True, config=STRICT)
 class MViTConfig:
     """The defaults are MViTv2-T, Table 1 of V2."""
 
-    image: int = 224  # side of the square picture, in pixels
+    image: int = 224  # side of the square image, in pixels
     patch: int = 4  # pixels from one patch to the next
-    kernel: int = 7  # side of one patch, in pixels: neighbours overlap
+    kernel: int = 7  # side of one patch, in pixels: patches overlap
     channels: int = 3
-    dim: int = 96  # of the first stage; each stage is twice as wide as the one before
-    heads: int = 1  # of the first stage; each stage has twice as many
+    dim: int = 96  # of the first stage; doubles with each stage
+    heads: int = 1  # of the first stage; doubles with each stage
     depths: list[int] = field(default_factory=lambda: [1, 2, 5, 2])  # blocks of each stage
-    mlp_ratio: int = 4  # the mlp is this many times as wide
-    stride: int = 4  # of keys and values in the first stage; half of it in each stage after, down to 1
-    pooling: Literal["conv", "max"] = "conv"  # how queries, keys and values get fewer
-    positions: Literal["relative", "added"] = "relative"  # asked for by the queries (V2), or added to the tokens (V1)
-    residual: Literal["queries", "none"] = "queries"  # added to what they saw; V2 then pools the queries of all blocks
-    expand: Literal["attention", "mlp"] = "attention"  # what doubles the width: a stage's first attention or last mlp
-    pool: Literal["mean", "token"] = "mean"  # what the classes are read from: all tokens, or one of their own
+    mlp_ratio: int = 4  # width of the mlp, as a multiple of dim
+    stride: int = 4  # of keys and values in the first stage; halves with each stage, down to 1
+    pooling: Literal["conv", "max"] = "conv"  # of queries, keys and values
+    positions: Literal["relative", "added"] = "relative"  # a bias on the scores (V2), or added to the tokens (V1)
+    residual: Literal["queries", "none"] = "queries"  # V2 pools the queries of all blocks and adds them to the output
+    expand: Literal["attention", "mlp"] = "attention"  # where the width doubles: first attention or last mlp of a stage
+    pool: Literal["mean", "token"] = "mean"  # input of the classifier: the mean of all tokens, or the class token
     classes: int = 1000
-    dropout: float = 0.0  # in front of the classes
-    drop_path: float = 0.0  # share of examples for which the last block's branches are left out; less for those before
+    dropout: float = 0.0  # before the classifier
+    drop_path: float = 0.0  # fraction of examples that skip the last block; rises linearly from 0 at the first
 
     def __post_init__(self) -> None:
         require_min(1, image=self.image, patch=self.patch, kernel=self.kernel, channels=self.channels, dim=self.dim,
-                 heads=self.heads, mlp_ratio=self.mlp_ratio, stride=self.stride, classes=self.classes,
-                 **{"stages of depths": len(self.depths)}, **{f"depths[{i}]": n for i, n in enumerate(self.depths)})  # fmt: skip
+                    heads=self.heads, mlp_ratio=self.mlp_ratio, stride=self.stride, classes=self.classes)  # fmt: skip
+        require_min(1, **{"stages of depths": len(self.depths), **{f"depths[{i}]": n for i, n in enumerate(self.depths)}})
         require_divisible(self.dim, self.heads)
         require_fraction(dropout=self.dropout, drop_path=self.drop_path)
         if self.kernel % 2 == 0:
-            raise ValueError(f"kernel {self.kernel} has no middle; use {self.kernel - 1} or {self.kernel + 1}")
+            raise ValueError(f"kernel {self.kernel} has no centre; use {self.kernel - 1} or {self.kernel + 1}")
+        if self.kernel == 1 and self.patch > 1:  # also a kernel of oneDNN that must not run: layers/conv.py
+            raise ValueError(f"kernel 1 skips the pixels between patches {self.patch} apart; use 3 or more")
         if self.stride & (self.stride - 1):
             raise ValueError(f"stride {self.stride} cannot be halved down to 1; use 1, 2, 4 or another power of 2")
         self.check(self.image)
 
     def check(self, side: int) -> None:
-        """Refuse a side that the strides of some stage do not tile."""
+        """Refuse a side that the strides do not divide."""
         unit = self.patch * max(2 ** (len(self.depths) - 1), self.stride)
         if side % unit:
             below = side // unit * unit
             raise ValueError(
                 f"{len(self.depths)} stages on patches {self.patch} pixels apart, with keys of stride {self.stride}, do not "
-                f"tile a picture of {side} pixels; use a side of {f'{below} or ' if below else ''}{below + unit}"
+                f"tile an image of {side} pixels; use a side of {f'{below} or ' if below else ''}{below + unit}"
             )
 
 
-SIZES = {  # Table 1 of V2, whose large model was released growing in the mlp; MViT-B-16 of section 5 of V1
+SIZES = {  # Table 1 of V2, whose large model expands in the mlp, as released; MViT-B-16 of section 5 of V1
     "v2-tiny": MViTConfig(),
     "v2-small": MViTConfig(depths=[1, 2, 11, 2]),
     "v2-base": MViTConfig(depths=[2, 3, 16, 3]),
@@ -98,48 +100,48 @@ SIZES = {  # Table 1 of V2, whose large model was released growing in the mlp; M
 }
 
 
-class Plan(NamedTuple):
-    """What one block does to its tokens."""
+class PoolPlan(NamedTuple):
+    """Sizes and strides of one block."""
 
-    dim: int  # width of those that come
-    inner: int  # width of its attention, all heads side by side
-    out: int  # width of those that leave
+    dim: int  # width of the input
+    inner: int  # width of the attention, all heads together
+    out: int  # width of the output
     heads: int
-    side: int  # rows, and columns, of the grid that comes
-    queries: int  # stride of the queries: the grid that leaves is so many times smaller
+    side: int  # of the input grid
+    queries: int  # stride of the queries, and so of the output grid
     keys: int  # stride of keys and values
 
 
-def plans(c: MViTConfig) -> list[Plan]:
-    """One for each block."""
-    made = []
+def plan_blocks(c: MViTConfig) -> list[PoolPlan]:
+    """The plan of each block."""
+    plans = []
     for stage, depth in enumerate(c.depths):
         dim, heads, keys = c.dim << stage, c.heads << stage, max(1, c.stride >> stage)
         for block in range(depth):
-            begins, ends = stage > 0 and block == 0, stage + 1 < len(c.depths) and block + 1 == depth
-            side = c.image // c.patch >> (stage - begins)
-            width = (dim >> begins, dim, dim) if c.expand == "attention" else (dim, dim, dim << ends)
-            made.append(Plan(*width, heads, side, 1 + begins, keys))
-    return made
+            first, last = stage > 0 and block == 0, stage + 1 < len(c.depths) and block + 1 == depth
+            side = c.image // c.patch >> (stage - first)
+            width = (dim >> first, dim, dim) if c.expand == "attention" else (dim, dim, dim << last)
+            plans.append(PoolPlan(*width, heads, side, 1 + first, keys))
+    return plans
 
 
-class Pool(nn.Module):
-    """Make the grid coarser; a token before it passes by, and all are normed after."""
+class GridPool(nn.Module):
+    """Pool the grid, then norm; the `before` tokens before the grid are not pooled."""
 
     def __init__(self, before: int, pool: nn.Module, norm: nn.Module):
         super().__init__()
         self.before, self.pool, self.norm = before, pool, norm
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        """(..., T, D) → (..., fewer, D)."""
-        rows = x.flatten(0, -3)  # heads, if there are any, are pooled alike
-        coarse = to_tokens(self.pool(to_grid(rows[:, self.before :], grid[0])))
+        """(..., T, D) → (..., pooled tokens, D)."""
+        tokens = x.flatten(0, -3)  # heads, if any, join the batch
+        coarse = to_tokens(self.pool(to_grid(tokens[:, self.before :], grid[0])))
         if self.before:
-            coarse = torch.cat((rows[:, : self.before], coarse), 1)
+            coarse = torch.cat((tokens[:, : self.before], coarse), 1)
         return self.norm(coarse).unflatten(0, x.shape[:-2])
 
 
-class Keep(nn.Module):
+class NoPool(nn.Module):
     """Leave the grid as it is."""
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
@@ -147,103 +149,97 @@ class Keep(nn.Module):
         return x
 
 
-def pool_max(stride: int, before: int) -> nn.Module:
-    """The largest numbers near each place that is kept; all places are, as they are, at stride 1."""
-    return Pool(before, nn.MaxPool2d(stride + 1, stride, stride // 2), nn.Identity()) if stride > 1 else Keep()
+def max_pool(stride: int, before: int) -> nn.Module:
+    """Max pooling; stride 1 pools nothing."""
+    return GridPool(before, nn.MaxPool2d(stride + 1, stride, stride // 2), nn.Identity()) if stride > 1 else NoPool()
 
 
-def pool_conv(stride: int, before: int, width: int) -> nn.Module:
-    """A learned mixture of what is near each place that is kept, each number by itself."""
-    return Pool(before, nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False), Norm(width))
+def conv_pool(stride: int, before: int, width: int) -> nn.Module:
+    """Depthwise 3 × 3 convolution."""
+    return GridPool(before, nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False), Norm(width))
 
 
 class PoolingAttention(nn.Module):
-    """Attention between two coarser grids, Figure 3 of V1 and Figure 2 of V2.
+    """Attention between two pooled grids, Figure 3 of V1 and Figure 2 of V2.
 
                    ┌─ q ─ pool ─┬───────────┐ V2
         x ─ linear ┼─ k ─ pool ─┼─ attend ─ + ─ linear ─ out
                    └─ v ─ pool ─┘
 
-    In V2 a bias on the scores tells where the keys stand.
+    In V2 the scores have a decomposed relative position bias.
     """
 
-    def __init__(self, plan: Plan, c: MViTConfig):
+    def __init__(self, plan: PoolPlan, c: MViTConfig):
         super().__init__()
         self.heads, self.strides, self.residual = plan.heads, (plan.queries, plan.keys), c.residual == "queries"
         width, before = plan.inner // plan.heads, int(c.pool == "token")
         self.qkv = Linear(plan.dim, 3 * plan.inner)  # rows: queries, keys, values
         self.out = Linear(plan.inner, plan.inner)
-        pool = partial(pool_conv, width=width) if c.pooling == "conv" else pool_max
-        self.pool_q = pool(plan.queries, before) if self.residual or plan.queries > 1 else Keep()
+        pool = partial(conv_pool, width=width) if c.pooling == "conv" else max_pool
+        self.pool_q = pool(plan.queries, before) if self.residual or plan.queries > 1 else NoPool()
         self.pool_k, self.pool_v = pool(plan.keys, before), pool(plan.keys, before)
-        finer = plan.side // min(self.strides)  # side of the finer grid of the two
-        self.where = DecomposedPositionBias(width, finer, before) if c.positions == "relative" else None
-        self.tap: Callable[[Tensor], None] | None = None
+        finer = plan.side // min(self.strides)  # side of the finer grid
+        self.bias = DecomposedPositionBias(width, finer, before) if c.positions == "relative" else None
+        self.tap: Tap | None = None
 
-    def query_grid(self, grid: Grid) -> Grid:
-        """Rows and columns of its queries, and of what it returns, for tokens on this grid."""
-        return grid[0] // self.strides[0], grid[1] // self.strides[0]
-
-    def key_grid(self, grid: Grid) -> Grid:
-        """Rows and columns of its keys, for tokens on this grid."""
-        return grid[0] // self.strides[1], grid[1] // self.strides[1]
+    def pooled_grids(self, grid: Grid) -> tuple[Grid, Grid]:
+        """Rows and columns of its queries (and so of its output) and of its keys, for tokens on this grid."""
+        (rows, columns), (queries, keys) = grid, self.strides
+        return (rows // queries, columns // queries), (rows // keys, columns // keys)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """(B, T, D) → (B, Q, inner)."""
         q, k, v = split_heads(self.qkv(x), self.heads, 3)  # (B, H, T, E)
         q, k, v = self.pool_q(q, grid), self.pool_k(k, grid), self.pool_v(v, grid)  # (B, H, Q, E), (B, H, K, E) twice
-        bias = None if self.where is None else self.where(q, self.query_grid(grid), self.key_grid(grid))  # (B, H, Q, K)
-        mixed, weights = attend(q, k, v, bias=bias, need_weights=self.tap is not None)  # (B, H, Q, E)
-        if self.tap is not None and weights is not None:
-            self.tap(weights)
+        bias = None if self.bias is None else self.bias(q, *self.pooled_grids(grid))  # (B, H, Q, K)
+        mixed = attend_tapped(self.tap, q, k, v, bias=bias)  # (B, H, Q, E)
         return self.out(join_heads(mixed + q if self.residual else mixed))  # (B, Q, inner)
 
 
 class Block(nn.Module):
     """One layer, norm first.
 
-    x ─┬─ norm ─┬─ attention ── + ─┬─ norm ─┬─ mlp ─── + ─ out
-       └────────┴─ grow ─ pool ─┘  └────────┴─ grow ───┘
+    x ─┬─ norm ─┬─ attention ──── + ─┬─ norm ─┬─ mlp ───── + ─ out
+       └────────┴─ expand ─ pool ─┘  └────────┴─ expand ───┘
 
-    Where the grid gets coarser, what goes around is pooled; where the width doubles, it is a linear layer of the normed x.
+    Where the grid gets coarser, the shortcut is pooled; where the width doubles, it is a linear layer of the normed x.
     """
 
-    def __init__(self, plan: Plan, c: MViTConfig, drop_path: float):
+    def __init__(self, plan: PoolPlan, c: MViTConfig, drop_path: float):
         super().__init__()
         self.norm1, self.attn = Norm(plan.dim), PoolingAttention(plan, c)
-        self.grow1 = Linear(plan.dim, plan.inner) if plan.dim != plan.inner else None
-        self.pool = pool_max(plan.queries, int(c.pool == "token"))
+        self.expand1 = Linear(plan.dim, plan.inner) if plan.dim != plan.inner else None
+        self.pool = max_pool(plan.queries, int(c.pool == "token"))
         self.norm2, hidden = Norm(plan.inner), c.mlp_ratio * plan.inner
-        self.mlp = nn.Sequential(
-            OrderedDict(up=Linear(plan.inner, hidden), gelu=nn.GELU(), down=Linear(hidden, plan.out))
-        )
-        self.grow2 = Linear(plan.inner, plan.out) if plan.inner != plan.out else None
+        self.mlp = nn.Sequential(OrderedDict(up=Linear(plan.inner, hidden), gelu=nn.GELU(), down=Linear(hidden, plan.out)))
+        self.expand2 = Linear(plan.inner, plan.out) if plan.inner != plan.out else None
         self.drop = DropPath(drop_path)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """(B, T, D) → (B, Q, out)."""
         h = self.norm1(x)
-        x = x if self.grow1 is None else self.grow1(h)  # (B, T, inner)
-        x = self.drop.onto(self.pool(x, grid), self.attn(h, grid))  # (B, Q, inner)
+        x = x if self.expand1 is None else self.expand1(h)  # (B, T, inner)
+        x = self.drop.add_residual(self.pool(x, grid), self.attn(h, grid))  # (B, Q, inner)
         h = self.norm2(x)
-        x = x if self.grow2 is None else self.grow2(h)  # (B, Q, out)
-        return self.drop.onto(x, self.mlp(h))
+        x = x if self.expand2 is None else self.expand2(h)  # (B, Q, out)
+        return self.drop.add_residual(x, self.mlp(h))
 
 
 class MViT(nn.Module):
-    """`forward` returns the logits of the classes, `encode` a vector for each token of the coarsest grid."""
+    """`forward` returns class logits, `encode` a vector for each token of the coarsest grid."""
 
     def __init__(self, config: MViTConfig):
         super().__init__()
         self.config = c = config
-        before, made = int(c.pool == "token"), plans(c)
+        before, plans = int(c.pool == "token"), plan_blocks(c)
         self.embed = nn.Conv2d(c.channels, c.dim, c.kernel, c.patch, c.kernel // 2)
         self.token = nn.Parameter(torch.empty(1, 1, c.dim)) if before else None
         self.positions = LearnedGridPositions(c.dim, c.image // c.patch, before) if c.positions == "added" else None
-        rates = drop_path_rates(c.drop_path, len(made))
-        self.blocks: Any = nn.ModuleList(Block(plan, c, rate) for plan, rate in zip(made, rates, strict=True))
-        self.final_norm, self.dropout = Norm(made[-1].out), Dropout(c.dropout)
-        self.classifier = Linear(made[-1].out, c.classes)
+        rates = drop_path_rates(c.drop_path, len(plans))
+        blocks = nn.ModuleList(Block(plan, c, rate) for plan, rate in zip(plans, rates, strict=True))
+        self.blocks = cast(Sequence[Block], blocks)
+        self.final_norm, self.dropout = Norm(plans[-1].out), Dropout(c.dropout)
+        self.classifier = Linear(plans[-1].out, c.classes)
         if self.token is not None:
             nn.init.trunc_normal_(self.token, std=0.02)
         for part in self.modules():
@@ -252,18 +248,15 @@ class MViT(nn.Module):
                 nn.init.zeros_(part.bias)
 
     def grids(self, height: int, width: int) -> dict[str, tuple[Grid, Grid]]:
-        """Grids of the queries and of the keys of each attention, by its name, for a picture of so many pixels.
-
-        What `watch` sees has a row, and a column, for each place, row by row; a class token comes before.
-        """
-        grid, seen = (height // self.config.patch, width // self.config.patch), {}
-        for number, block in enumerate(self.blocks):
-            seen[f"blocks.{number}.attn"] = block.attn.query_grid(grid), block.attn.key_grid(grid)
-            grid = block.attn.query_grid(grid)
-        return seen
+        """Grids of queries and of keys of each attention, by module name, for an image of this size in pixels."""
+        grid, grids = (height // self.config.patch, width // self.config.patch), {}
+        for index, block in enumerate(self.blocks):
+            grids[f"blocks.{index}.attn"] = block.attn.pooled_grids(grid)
+            grid, _ = block.attn.pooled_grids(grid)
+        return grids
 
     def encode(self, x: Tensor) -> Tensor:
-        """A vector for each token, the class token's first if there is one: (B, C, Y · P, X · P) → (B, T, D)."""
+        """A vector for each token, a class token first: (B, C, Y · P, X · P) → (B, T, D)."""
         check_channels(x, self.config.channels)
         for side in x.shape[2:]:
             self.config.check(side)
@@ -276,10 +269,10 @@ class MViT(nn.Module):
             x = x + self.positions(*grid)
         for block in self.blocks:
             x = block(x, grid)  # (B, Q, out)
-            grid = block.attn.query_grid(grid)
+            grid, _ = block.attn.pooled_grids(grid)
         return x
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of the classes of each picture: (B, C, Y · P, X · P) → (B, classes)."""
+        """Class logits: (B, C, Y · P, X · P) → (B, classes)."""
         x = self.final_norm(self.encode(x))
         return self.classifier(self.dropout(x.mean(1) if self.token is None else x[:, 0]))  # (B, classes)

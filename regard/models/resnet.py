@@ -1,19 +1,17 @@
-"""ResNet, and attention between its convolutions: every place of the picture may look at every other.
+"""ResNet, and a ResNet with self-attention between its convolutions.
 
 He et al. 2016, https://arxiv.org/abs/1512.03385; the attention as in Zhang et al. 2019 (SAGAN), https://arxiv.org/abs/1805.08318
 
               classes
                  │ head
-          mean of all places
+         mean of all positions
        ┌─────────┴─────────┐
-       │ + gate · attention│ where it is wanted; the gate starts at 0, so nothing is disturbed
-       │ residual × depth  │ × 4 stages, each of half the rows and columns and twice the channels
+       │ + gate · attention│ after the chosen stages; the gate starts at 0
+       │ residual × depth  │ × 4 stages, each halves the grid and doubles the channels
        └─────────┬─────────┘
-                stem           7 × 7 convolution and max pool, or 3 × 3 for small pictures
+                stem           7 × 7 convolution and max pool, or 3 × 3 for small images
                  │
-              picture
-
-Without attention it is the plain ResNet.
+               image
 
 Shapes: B batch, C channels, D width of a stage, Y X rows and columns of the grid, H heads.
 """
@@ -35,35 +33,35 @@ from regard.layers.shapes import check_channels, to_grid, to_tokens
 
 __all__ = ["SIZES", "GatedAttention", "ResNet", "ResNetConfig"]
 
-NARROW = 4  # a bottleneck is that much narrower than what comes out of it
+BOTTLENECK = 4  # output channels per channel of the bottleneck
 
 
 @dataclass(frozen=True, config=STRICT)
 class ResNetConfig:
     """The defaults are ResNet-50, Table 1 of the paper."""
 
-    image: int = 224  # side of the square picture, in pixels
+    image: int = 224  # side of the square image, in pixels
     channels: int = 3
-    stem: Literal["imagenet", "cifar"] = "imagenet"  # of a photo it leaves a quarter of the rows and columns, else all
-    dim: int = 64  # channels behind the stem
-    dims: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048])  # channels behind each stage
+    stem: Literal["imagenet", "cifar"] = "imagenet"  # downsamples by 4, or keeps the size
+    dim: int = 64  # channels after the stem
+    dims: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048])  # channels after each stage
     depths: list[int] = field(default_factory=lambda: [3, 4, 6, 3])  # blocks of each stage
     block: Literal["basic", "bottleneck"] = "bottleneck"  # left and right of Figure 5
-    attention: list[int] = field(default_factory=list)  # stages that end in attention, counted from 1; none: a ResNet
+    attention: list[int] = field(default_factory=list)  # stages that end in attention, counted from 1
     heads: int = 8
     classes: int = 1000
-    drop_path: float = 0.0  # share of examples for which the last block's branch is left out; less for those before
+    drop_path: float = 0.0  # fraction of examples that skip the last block; rises linearly from 0 at the first
 
     def __post_init__(self) -> None:
         require_min(1, image=self.image, channels=self.channels, dim=self.dim, heads=self.heads, classes=self.classes)
         require_fraction(drop_path=self.drop_path)
         if len(self.dims) != len(self.depths) or not self.dims:
-            raise ValueError(f"dims has {len(self.dims)} stages and depths {len(self.depths)}; give one number a stage in "
-                             f"both")  # fmt: skip
+            raise ValueError(f"dims has {len(self.dims)} stages and depths {len(self.depths)}; "
+                             f"give one number per stage in both")  # fmt: skip
         for dim, depth in zip(self.dims, self.depths, strict=True):
             require_min(1, dims=dim, depths=depth)
-            if self.block == "bottleneck" and dim % NARROW:
-                raise ValueError(f"width {dim} has no quarter for its bottleneck; use a multiple of {NARROW}")
+            if self.block == "bottleneck" and dim % BOTTLENECK:
+                raise ValueError(f"width {dim} is not {BOTTLENECK} times a bottleneck; use a multiple of {BOTTLENECK}")
         for stage in self.attention:
             require_min(1, attention=stage)
             require_max(len(self.dims), attention=stage)
@@ -72,7 +70,7 @@ class ResNetConfig:
 
 SMALL = partial(ResNetConfig, image=32, stem="cifar", dim=16, dims=[16, 32, 64], block="basic", classes=10)
 
-SIZES = {  # Table 1; 20 to 56: section 4.2, for pictures of 32 × 32 pixels, but with shortcuts as in Table 1
+SIZES = {  # Table 1; 20 to 56: section 4.2, for images of 32 × 32 pixels, but with projection shortcuts
     "18": ResNetConfig(dims=[64, 128, 256, 512], depths=[2, 2, 2, 2], block="basic"),
     "34": ResNetConfig(dims=[64, 128, 256, 512], depths=[3, 4, 6, 3], block="basic"),
     "50": ResNetConfig(),
@@ -88,7 +86,7 @@ SIZES = {  # Table 1; 20 to 56: section 4.2, for pictures of 32 × 32 pixels, bu
 
 
 class GatedAttention(nn.Module):
-    """x + gate · attention(x), Figure 2 of https://arxiv.org/abs/1805.08318: first nothing, and as much as turns out useful.
+    """x + gate · attention(x), Figure 2 of https://arxiv.org/abs/1805.08318; the learned gate starts at 0.
 
     Queries, keys and values have half the width, as in section 3.3 of https://arxiv.org/abs/1711.07971.
     """
@@ -110,14 +108,14 @@ def basic(inputs: int, outputs: int, stride: int) -> nn.Module:
 
 
 def bottleneck(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """One of 3 × 3, where there are fewer channels; the stride is here and not in the first, as in all weights that are about."""
-    dim = outputs // NARROW
+    """1 × 1, 3 × 3 on a quarter of the channels, 1 × 1.  The 3 × 3 has the stride, as in all published weights."""
+    dim = outputs // BOTTLENECK
     return nn.Sequential(ConvNorm(inputs, dim), nn.ReLU(inplace=True), ConvNorm(dim, dim, 3, stride),
                          nn.ReLU(inplace=True), ConvNorm(dim, outputs))  # fmt: skip
 
 
 class ResNet(nn.Module):
-    """`forward` returns the logits of the classes, `encode` a vector for each place of the last grid."""
+    """`forward` returns class logits, `encode` the feature map of the last stage."""
 
     def __init__(self, config: ResNetConfig):
         super().__init__()
@@ -130,24 +128,24 @@ class ResNet(nn.Module):
             self.stem = nn.Sequential(ConvNorm(c.channels, c.dim, 3), nn.ReLU(inplace=True))
         rates = iter(drop_path_rates(c.drop_path, sum(c.depths)))
         self.stages, self.attention, inputs = nn.ModuleList(), nn.ModuleList(), c.dim
-        for number, (dim, depth) in enumerate(zip(c.dims, c.depths, strict=True), start=1):
+        for index, (dim, depth) in enumerate(zip(c.dims, c.depths, strict=True), start=1):
             stage = nn.Sequential()
             for i in range(depth):
-                stride = 2 if i == 0 and number > 1 else 1  # the stem has made the first stage's grid small enough
+                stride = 2 if i == 0 and index > 1 else 1  # every stage but the first halves the grid
                 stage.append(Residual(body(inputs, dim, stride), inputs, dim, stride, next(rates)))
                 inputs = dim
             self.stages.append(stage)
-            self.attention.append(GatedAttention(dim, c.heads) if number in c.attention else nn.Identity())
+            self.attention.append(GatedAttention(dim, c.heads) if index in c.attention else nn.Identity())
         self.classifier = Linear(inputs, c.classes)
 
     def encode(self, x: Tensor) -> Tensor:
-        """What the last stage sees at each place: (B, C, ...) → (B, D, Y, X)."""
+        """Feature map of the last stage: (B, C, ...) → (B, D, Y, X)."""
         check_channels(x, self.config.channels)
-        x = self.stem(x.contiguous(memory_format=torch.channels_last))  # a third faster than row by row
+        x = self.stem(x.contiguous(memory_format=torch.channels_last))  # a third faster than channels first
         for stage, attention in zip(self.stages, self.attention, strict=True):
             x = attention(stage(x))  # (B, D, Y, X)
         return x
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of the classes of each picture: (B, C, ...) → (B, classes)."""
+        """Class logits: (B, C, ...) → (B, classes)."""
         return self.classifier(self.encode(x).mean((2, 3)))

@@ -1,4 +1,4 @@
-"""ViT: a Transformer on patches.  The picture is cut into squares, and each is read as a word.
+"""ViT: a Transformer encoder on image patches, each a token.
 
 Dosovitskiy et al. 2021, https://arxiv.org/abs/2010.11929
 
@@ -8,18 +8,19 @@ Dosovitskiy et al. 2021, https://arxiv.org/abs/2010.11929
        │ mlp               │
        │ attention         │ × depth, norm first
        └─────────┬─────────┘
-    class token, patches + places
+    class token, patches + positions
                  │ one linear layer
        ┌──┬──┬──┐
-       ├──┼──┼──┤ squares of P × P pixels, or what a few convolutions found in them
+       ├──┼──┼──┤ patches of P × P pixels, or of the output of a few convolutions
        └──┴──┴──┘
 
 Shapes: B batch, C channels, P side of a patch, Y X rows and columns of patches, T = 1 + Y · X tokens, D width.
 """
 
+from collections.abc import Sequence
 from dataclasses import field
 from functools import partial
-from typing import Any, Literal
+from typing import Literal, cast
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -39,53 +40,53 @@ from regard.layers.shapes import check_channels, to_patches, to_tokens
 
 __all__ = ["SIZES", "ViT", "ViTConfig"]
 
-BESIDE = ((0, 1), (0, -1), (1, 0), (-1, 0), (0, 0), (1, 1), (-1, -1), (1, -1), (-1, 1))  # rows and columns away
-SHARP = 4.0  # how clearly heads look at a neighbour before training: four fifths of their weight
-EPS = 1e-12  # of all its norms; the weights that are about were trained with it
+NEIGHBOURS = ((0, 1), (0, -1), (1, 0), (-1, 0), (0, 0), (1, 1), (-1, -1), (1, -1), (-1, 1))  # offsets: rows, columns
+SHARPNESS = 4.0  # of heads initialized to attend to neighbours: four fifths of their weight lies there
+EPS = 1e-12  # of all norms, as in the published weights
 
 
 @dataclass(frozen=True, config=STRICT)
 class ViTConfig:
     """The defaults are ViT-Base with patches of 16 pixels, Table 1 of the paper."""
 
-    image: int = 224  # side of the square picture, in pixels
+    image: int = 224  # side of the square image, in pixels
     patch: int = 16  # side of one patch, in pixels
     channels: int = 3
     dim: int = 768
     depth: int = 12
     heads: int = 12
-    mlp_ratio: int = 4  # the mlp is this many times as wide
+    mlp_ratio: int = 4  # width of the mlp, as a multiple of dim
     classes: int = 1000
-    convs: list[int] = field(default_factory=list)  # channels of convolutions that see the picture first, if any
-    pool: Literal["token", "mean"] = "token"  # what the classes are read from: a token of their own, or all patches
-    dropout: float = 0.0  # on the embeddings, and in front of the classes
-    drop_path: float = 0.0  # share of examples for which the last block's branches are left out; less for those before
+    convs: list[int] = field(default_factory=list)  # channels of a convolutional stem; none: patches of pixels
+    pool: Literal["token", "mean"] = "token"  # input of the classifier: the class token, or the mean of all patches
+    dropout: float = 0.0  # on the embeddings, and before the classifier
+    drop_path: float = 0.0  # fraction of examples that skip the last block; rises linearly from 0 at the first
 
     def __post_init__(self) -> None:
         require_min(1, image=self.image, patch=self.patch, channels=self.channels, dim=self.dim, depth=self.depth,
-                 heads=self.heads, mlp_ratio=self.mlp_ratio, classes=self.classes)  # fmt: skip
+                    heads=self.heads, mlp_ratio=self.mlp_ratio, classes=self.classes)  # fmt: skip
         require_divisible(self.dim, self.heads)
         require_fraction(dropout=self.dropout, drop_path=self.drop_path)
         if self.image % self.patch:
-            raise ValueError(tiles(self.image, self.patch))
+            raise ValueError(tiling_error(self.image, self.patch))
         if self.convs:
             require_min(1, convs=min(self.convs))
             if 2**self.halvings != self.patch or self.halvings > len(self.convs):
-                raise ValueError(f"convs {self.convs} do not make patches of {self.patch} pixels, the last of them halving the "
-                                 f"picture each; use a patch of {' or '.join(str(2**n) for n in range(len(self.convs) + 1))}, "
+                raise ValueError(f"convs {self.convs}, each halving the image at most once, do not make patches of {self.patch} "
+                                 f"pixels; use a patch of {' or '.join(str(2**n) for n in range(len(self.convs) + 1))}, "
                                  f"or 'model.convs=[]' for patches of pixels")  # fmt: skip
 
     @property
     def halvings(self) -> int:
-        """How many of the convolutions halve the picture."""
+        """Number of convolutions with stride 2."""
         return self.patch.bit_length() - 1
 
 
-def tiles(image: int, patch: int) -> str:
-    """Why squares of `patch` pixels do not tile a picture, and which sizes they would."""
+def tiling_error(image: int, patch: int) -> str:
+    """The message for an image that patches do not tile, with the nearest sizes that they do."""
     below = image // patch * patch
     sizes = f"{below} or {below + patch}" if below else str(patch)
-    return f"patch {patch} does not tile a picture of {image} pixels; use a side of {sizes}, or another patch"
+    return f"patch {patch} does not tile an image of {image} pixels; use a side of {sizes}, or another patch"
 
 
 SIZES = {  # base to huge: Table 1; tiny and small: Table 1 of https://arxiv.org/abs/2012.12877
@@ -97,69 +98,64 @@ SIZES = {  # base to huge: Table 1; tiny and small: Table 1 of https://arxiv.org
 }
 
 
-class Cut(nn.Module):
-    """Patches of pixels."""
+class Patches(nn.Module):
+    """Patches of pixels, flattened."""
 
     def __init__(self, c: ViTConfig):
         super().__init__()
-        self.side, self.features = c.patch, c.channels * c.patch**2
+        self.patch, self.features = c.patch, c.channels * c.patch**2
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, Y · P, X · P) → (B, Y · X, C · P · P)."""
-        return to_patches(x, self.side)
+        return to_patches(x, self.patch)
 
 
-class Convolved(nn.Module):
-    """Patches of what convolutions found: the hybrid of section 3.1, with as few of them as https://arxiv.org/abs/2106.14881.
-
-    They are 3 × 3, and the last ones halve the picture.
-    """
+class ConvStem(nn.Module):
+    """3 × 3 convolutions, the last of stride 2: the hybrid of section 3.1, as small as in https://arxiv.org/abs/2106.14881."""
 
     def __init__(self, c: ViTConfig):
         super().__init__()
         self.features, layers = c.convs[-1], list[nn.Module]()
-        for number, (inputs, outputs) in enumerate(zip([c.channels, *c.convs], c.convs, strict=False)):
-            stride = 2 if number >= len(c.convs) - c.halvings else 1
+        for index, (inputs, outputs) in enumerate(zip([c.channels, *c.convs], c.convs, strict=False)):
+            stride = 2 if index >= len(c.convs) - c.halvings else 1
             layers += [ConvNorm(inputs, outputs, 3, stride), nn.ReLU(inplace=True)]
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, Y · P, X · P) → (B, Y · X, features)."""
-        return to_tokens(self.layers(x.contiguous(memory_format=torch.channels_last)))  # faster than row by row
+        return to_tokens(self.layers(x.contiguous(memory_format=torch.channels_last)))  # faster than channels first
 
 
 class ViT(nn.Module):
-    """`forward` returns the logits of the classes, `encode` a vector for each token."""
+    """`forward` returns class logits, `encode` a vector for each token."""
 
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.config = c = config
-        self.patches = Convolved(c) if c.convs else Cut(c)
+        self.patches = ConvStem(c) if c.convs else Patches(c)
         self.embed = Linear(self.patches.features, c.dim)
         self.token = nn.Parameter(torch.zeros(1, 1, c.dim)) if c.pool == "token" else None
         self.positions = LearnedGridPositions(c.dim, c.image // c.patch, before=int(c.pool == "token"))
         self.dropout = Dropout(c.dropout)
-        self.blocks: Any = nn.ModuleList(
-            EncoderBlock(Attention(c.dim, c.heads), MLP(c.dim, c.mlp_ratio * c.dim, gelu),
-                         partial(PreNorm, c.dim, DropPath(rate), partial(nn.LayerNorm, eps=EPS)))
-            for rate in drop_path_rates(c.drop_path, c.depth)
-        )  # fmt: skip
+        blocks = [EncoderBlock(Attention(c.dim, c.heads), MLP(c.dim, c.mlp_ratio * c.dim, gelu),
+                               partial(PreNorm, c.dim, DropPath(rate), partial(nn.LayerNorm, eps=EPS)))
+                  for rate in drop_path_rates(c.drop_path, c.depth)]  # fmt: skip
+        self.blocks = cast(Sequence[EncoderBlock], nn.ModuleList(blocks))
         self.final_norm = nn.LayerNorm(c.dim, eps=EPS)
         self.classifier = Linear(c.dim, c.classes)
-        # As the released code starts: what patches give has their spread, and no class is likelier than another.
+        # As in the released code: embeddings have the variance of the patches, and all classes are equally likely.
         nn.init.trunc_normal_(self.embed.weight, std=self.patches.features**-0.5)
         for weight in (self.embed.bias, self.classifier.weight, self.classifier.bias):
             nn.init.zeros_(weight)
-        looks: Any = [block.attn for block in self.blocks]
-        init_local_heads(looks, self.positions.table[self.positions.before :], [self.embed.weight.T], [self.positions.side] * 2,
-                     BESIDE, SHARP, 1.0)  # fmt: skip
+        init_local_heads([block.attn for block in blocks], self.positions.table[self.positions.before :], [self.embed.weight.T],
+                         [self.positions.side] * 2, NEIGHBOURS, SHARPNESS, 1.0)  # fmt: skip
 
     def encode(self, x: Tensor) -> Tensor:
-        """A vector for each token, the class token's first if there is one: (B, C, Y · P, X · P) → (B, T, D)."""
+        """A vector for each token, a class token first: (B, C, Y · P, X · P) → (B, T, D)."""
         check_channels(x, self.config.channels)
         for side in x.shape[2:]:
             if side % self.config.patch:
-                raise ValueError(tiles(side, self.config.patch))
+                raise ValueError(tiling_error(side, self.config.patch))
         rows, columns = (side // self.config.patch for side in x.shape[2:])
         x = self.embed(self.patches(x))  # (B, Y · X, D)
         if self.token is not None:
@@ -170,7 +166,7 @@ class ViT(nn.Module):
         return x
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of the classes of each picture: (B, C, Y · P, X · P) → (B, classes)."""
+        """Class logits: (B, C, Y · P, X · P) → (B, classes)."""
         x = self.encode(x)
         if self.token is None:
             return self.classifier(self.dropout(self.final_norm(x).mean(1)))

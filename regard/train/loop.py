@@ -1,22 +1,19 @@
 """`fit`: the only training loop.
 
-next batch ─▶ objective ─▶ backward ─▶ clip ─▶ step ─┬▶ every n steps: log, evaluate, sample, save
-     ▲                                               │
-     └───────────────────────────────────────────────┘
+next batch ─▶ loss ─▶ backward ─▶ clip ─▶ step ─┬▶ every n steps: log, evaluate, sample, save
+     ▲                                          │
+     └──────────────────────────────────────────┘
 """
 
 import dataclasses
-import json
 import math
-import os
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -24,27 +21,28 @@ from safetensors.torch import save as to_bytes
 from torch import nn
 
 from regard.config import Run, to_toml
-from regard.data.files import lock_folder, write_atomic
-from regard.data.image.store import ImageDataset
+from regard.data.files import write_atomic
 from regard.data.position import DataPosition
-from regard.data.text.config import TextData
-from regard.data.text.dataset import TextDataset
-from regard.data.text.splits import source_names
-from regard.decode.folder import make_predictor, pick_device
-from regard.models import FAMILIES, describe, inherit_from_init, load_weights, read_config
+from regard.models import FAMILIES, load_weights, read_config
+from regard.run_folder import RunFolder
+from regard.tasks import task_of
+from regard.tasks.finetuning import copy_tokenizer, load_init_weights
+from regard.tasks.load import pick_device
+from regard.tasks.metrics import Score, evaluate
+from regard.tasks.task import Dataset, ScoreOptions, Task
 from regard.train import checkpoint, malloc
 from regard.train.card import card
 from regard.train.ema import EMA
-from regard.train.log import Log, progress, stop_politely
-from regard.train.metrics import Score, evaluate, score_split
-from regard.train.optim import make_optimizer, rate
+from regard.train.log import Log, progress_bar, stop_on_signal
+from regard.train.optim import learning_rate, make_optimizer
 from regard.train.parallel import World, joined
-from regard.train.tasks import TASKS, Task
+from regard.train.state import TrainState
 from regard.version import VERSION
 
 __all__ = ["Done", "Interrupted", "fit"]
 
-WORSE = 0.02  # share by which the end may be worse than the best before a word is said
+WORSE = 0.02  # relative rise of the validation loss above its lowest that is pointed out at the end
+Report = Callable[..., None]
 
 
 class Done(NamedTuple):
@@ -52,7 +50,7 @@ class Done(NamedTuple):
 
     folder: Path
     steps: int
-    loss: float  # on held-out data, nats a prediction
+    loss: float  # on validation data, nats per prediction
     minutes: float
     scores: list[Score]
 
@@ -64,321 +62,268 @@ class Interrupted(Exception):
 def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", console: Console | None = None) -> Done:
     """Train a run in its folder, from its newest checkpoint if there is one, and leave a model, its card and its log.
 
-    With `fresh` an earlier run in the folder is thrown away, once the new one's data is found to be good.
+    With `fresh` an earlier run in the folder is deleted, once the new one's data has been checked.
     """
+    files = RunFolder(folder, run.train.checkpoints)
     with joined(pick_device(run.train.device)) as world:
         if not world.writes:
-            return _help(run, folder, world)
-        folder.mkdir(parents=True, exist_ok=True)
-        with lock_folder(folder):
-            with _nothing_left(folder):
-                work = _begin(run, folder, fresh, console or Console(stderr=True), world)
-            _resume(work)
-            about = describe(work.run.family, work.model.config, VERSION)
-            write_atomic(folder / "config.json", json.dumps(about, indent=1).encode())
-            write_atomic(folder / "run.toml", to_toml(work.run).encode())
-            world.wait()  # the others may read what is here now,
+            return _fit_beside(run, files, world)
+        with files.locked():
+            with files.removed_if_unused():
+                training = _begin(run, files, fresh, console or Console(stderr=True), world)
+            _resume(training)
+            files.write_description(training.run.family, dataclasses.asdict(training.run.model), VERSION)
+            write_atomic(files.run, to_toml(training.run).encode())
+            world.wait()  # the others may read the folder now,
             world.wait()  # and have read it
-            with closing(Log(folder, work.state["step"])) as log, malloc.keep_freed():
-                _loop(work, log)
-                return _finish(work, log, command or f"regard train {run.name}")
+            with closing(Log(files, training.state.step)) as log, malloc.keep_freed():
+                _loop(training, log)
+                return _finish(training, log, command or f"regard train {run.name}")
 
 
-@contextmanager
-def _nothing_left(folder: Path) -> Iterator[None]:
-    """A training that cannot begin leaves no empty folder behind."""
-    try:
-        yield
-    except BaseException:
-        if {file.name for file in folder.iterdir()} <= {".lock", ".tokenizer.part"}:
-            shutil.rmtree(folder)
-        raise
-
-
-def _help(run: Run, folder: Path, world: World) -> Done:
-    """What a further process does: the same steps on other batches; it writes nothing."""
+def _fit_beside(run: Run, files: RunFolder, world: World) -> Done:
+    """A further process: the same steps on other batches; it writes nothing."""
     world.wait()
-    if not (folder / "run.toml").exists():
-        raise ValueError(f"{folder} is not the folder of the first process; several machines need a shared one")
-    work = _begin(run, folder, False, Console(quiet=True), world)
-    _resume(work)
+    if not files.started:
+        raise ValueError(f"{files.path} is not the folder of the first process; several machines need a shared one")
+    training = _begin(run, files, False, Console(quiet=True), world)
+    _resume(training)
     world.wait()
     with malloc.keep_freed():
-        _loop(work, None)
-    return Done(folder, work.state["step"], math.nan, 0.0, [])
+        _loop(training, None)
+    return Done(files.path, training.state.step, math.nan, 0.0, [])
 
 
 @dataclass
-class _Work:
-    """What the stages of a training hand on."""
+class _Training:
+    """What the stages of a training pass on."""
 
     run: Run
-    task: Task
-    folder: Path
+    task: Task[Any, Any, Any, Any]
+    files: RunFolder
     console: Console
-    say: Callable[..., None]
+    report: Report
     device: torch.device
-    corpus: TextDataset | ImageDataset
-    model: Any
+    dataset: Dataset
+    model: nn.Module
     optimizer: torch.optim.Optimizer
-    state: dict[str, Any]  # what a checkpoint remembers beside weights and moments
+    state: TrainState
     world: World
-    mean: EMA | None  # of the weights, if that is the model
+    ema: EMA | None  # if that is the model
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """The EMA in place of the model's weights, if there is one."""
+        return self.ema.swapped() if self.ema else nullcontext()
+
+    def validation_loss(self) -> float:
+        """Mean loss of the validation data, in nats per prediction."""
+        with self.averaged():
+            return evaluate(self.model, self.task.validation(self.run, self.dataset), self.task.loss)
+
+    def predictor(self) -> Any:
+        """The model as users will get it."""
+        return self.task.predictor(self.model, self.run, self.dataset.tokenizer, self.dataset.labels)
 
 
-def _begin(run: Run, folder: Path, fresh: bool, console: Console, world: World) -> _Work:
+def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: World) -> _Training:
     """Data, model, optimizer: each a function of the run and its seed."""
-    going_on = (folder / "run.toml").exists() and not fresh
-    if going_on:
-        family, config = read_config(folder)  # refuses a folder of another version
+    resuming = files.started and not fresh
+    report = partial(console.print, soft_wrap=True, highlight=False, markup=False)
+    device, task = pick_device(run.train.device), task_of(run)
+
+    # 1) A run that goes on keeps its model; a fine-tuned one takes its tokenizer from another run.
+    if resuming:
+        family, config = read_config(files.path)  # refuses a folder of another version
         run = dataclasses.replace(run, family=family, model=config)
-    for part in folder.glob(".*.part") if world.writes else ():  # left behind by a kill
-        part.unlink()
-    say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
-    device = pick_device(run.train.device)
-    tokenizer = folder / ("tokenizer.json" if going_on else ".tokenizer.part")
-    if run.init and not going_on:
-        if Path(run.init).resolve() == folder.resolve():
+    tokenizer = files.tokenizer if resuming else files.new_tokenizer
+    if run.init and not resuming:
+        if Path(run.init).resolve() == files.path.resolve():
             raise ValueError(f"init={run.init} is the folder to train in; choose another --out")
-        run = inherit_from_init(run)
-        if (Path(run.init) / "tokenizer.json").exists():  # pictures have none
-            shutil.copyfile(Path(run.init) / "tokenizer.json", tokenizer)
-    task = TASKS[run.task]
+        copy_tokenizer(run, tokenizer)
+
+    # 2) The data, encoded; it decides the size of the vocabulary and the number of classes.
     with console.status("") as status:
-        count = lambda what, n: status.update(f"{what}: {n:,}")  # noqa: E731
-        corpus = task.reads(run, tokenizer, say, count)
-    run = run if going_on else _sized(run, corpus)
+        dataset = task.prepare(run, tokenizer, report, lambda what, done: status.update(f"{what}: {done:,}"))
+    if not resuming:
+        counted = {"vocab": dataset.tokenizer.vocab} if dataset.tokenizer and not run.init else {}
+        counted |= {"classes": len(dataset.labels)} if dataset.labels else {}
+        run = dataclasses.replace(run, model=dataclasses.replace(run.model, **counted))
+
+    # 3) The model, with weights of its own or of another run.
     torch.manual_seed(run.train.seed)
     model = FAMILIES[run.family].build(run.model).to(device)
-    if isinstance(corpus, TextDataset):
-        _check_places(run, task, model.max_len)
-    if run.init and not (going_on and any((folder / "checkpoints").glob("step-*"))):
-        load_weights(model, Path(run.init) / "model.safetensors", fresh="classifier.")  # before anything is thrown away
-        say(f"begins with the weights of {run.init}")
-    if not run.init and (advice := getattr(run.model, "advice", "")):
-        say(advice)
-    if len(source_names(cast(TextData, run.data))) > 1 and run.train.accumulate * world.size < 4:
-        say("a batch holds texts of one length, and so often of one set: a step of several learns better, such as with "
-            "train.batch_tokens=1024 train.accumulate=4")  # fmt: skip
-    if not going_on:
-        _try(task, run, corpus)
-        _clear(folder)
-        if isinstance(corpus, TextDataset):
-            os.replace(tokenizer, folder / "tokenizer.json")
-        if corpus.labels:
-            write_atomic(folder / "labels.txt", "".join(f"{label}\n" for label in corpus.labels).encode())
-    words = f", {corpus.tokenizer.vocab:,} tokens in the vocabulary" if isinstance(corpus, TextDataset) else ""
-    say(f"{run.family}: {_size(model):,} parameters on {device}{words}")
+    task.check(run, model)
+    if run.init and not (resuming and files.saved()):
+        load_init_weights(run, model)  # before anything is deleted
+        report(f"initialized with the weights of {run.init}")
+    elif not run.init and (advice := getattr(run.model, "advice", "")):
+        report(advice)
+    if advice := task.advice(run, run.train.accumulate * world.size):
+        report(advice)
+
+    # 4) Try the data before an earlier run is deleted, or hours are spent.
+    if not resuming:
+        make, _ = next(task.batches(run, dataset, DataPosition()))
+        make()
+        if next(task.validation(run, dataset), None) is None:
+            raise ValueError("the validation data has nothing to predict; give more of it")
+        files.begin(text=dataset.tokenizer is not None, labels=dataset.labels)
+
+    # 5) What the loop needs.
+    words = f", vocabulary of {dataset.tokenizer.vocab:,} tokens" if dataset.tokenizer else ""
+    report(f"{run.family}: {_parameters(model):,} parameters on {device}{words}")
     machine = f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads"
-    machine += f", {world.size} processes" if world.size > 1 else ""
-    state = {"step": 0, "place": DataPosition(), "best": math.inf, "worse": 0, "seconds": 0.0,
-             "data": corpus.train.digest, "machine": machine}  # fmt: skip
-    mean = EMA(model, run.train.ema) if run.train.ema else None
+    state = TrainState(dataset.train.digest, machine + (f", {world.size} processes" if world.size > 1 else ""))
+    ema = EMA(model, run.train.ema) if run.train.ema else None
     optimizer = make_optimizer(model, run.train)
-    return _Work(run, task, folder, console, say, device, corpus, model, optimizer, state, world, mean)
+    return _Training(run, task, files, console, report, device, dataset, model, optimizer, state, world, ema)
 
 
-def _check_places(run: Run, task: Task, max_len: int) -> None:
-    """Refuse texts longer than the model has places for, or places that no text would reach."""
-    if run.data.max_len + task.ends > max_len:
-        raise ValueError(
-            f"data.max_len={run.data.max_len} and {task.ends} for start or end are more than the model's {max_len} learned "
-            f"positions; set data.max_len={max_len - task.ends}"
-            + ("" if run.init else f" or model.max_len={run.data.max_len + task.ends}")
-        )
-    if run.task == "next" and not run.init and run.data.max_len < max_len:
-        raise ValueError(
-            f"data.max_len={run.data.max_len} would leave places {run.data.max_len + 1} to {max_len} of the model without "
-            f"training; set model.max_len={run.data.max_len} too, or data.max_len={max_len}"
-        )
-
-
-def _try(task: Task, run: Run, corpus: TextDataset | ImageDataset) -> None:
-    """Take the first batches: what is wrong with the data is said before anything is thrown away, or hours are spent."""
-    next(task.batches(run, corpus, DataPosition()))[0]()
-    if next(task.held_out(run, corpus, corpus.valid), None) is None:
-        raise ValueError("the held-out data has nothing to predict; give more of it")
-
-
-def _sized(run: Run, corpus: TextDataset | ImageDataset) -> Run:
-    """The run with what its data decides: how many tokens, and how many classes."""
-    found: dict[str, int] = (
-        {"vocab": corpus.tokenizer.vocab} if isinstance(corpus, TextDataset) and not run.init else {}
-    )
-    found |= {"classes": len(corpus.labels)} if corpus.labels else {}
-    return dataclasses.replace(run, model=dataclasses.replace(run.model, **found))
-
-
-def _clear(folder: Path) -> None:
-    """Take away what an earlier run left, and nothing else; `run.toml` first, so that half of a run is none."""
-    for name in ("run.toml", "config.json", "model.safetensors", "labels.txt", "README.md", "log.jsonl"):
-        (folder / name).unlink(missing_ok=True)
-    for name in ("checkpoints", "events"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-
-
-def _resume(work: _Work) -> None:
+def _resume(training: _Training) -> None:
     """Go back to where an earlier training stopped, if there was one."""
-    found = checkpoint.newest(work.folder, work.say)
+    found = checkpoint.newest(training.files, training.report)
     if found is None:
         return
-    place, state = found
-    if state["data"] != work.state["data"]:
-        raise ValueError(
-            f"{work.folder}: the training data has changed since step {state['step']}; restore it, or start over with --fresh"
-        )
-    checkpoint.restore(place, work.model, work.optimizer, work.mean)
-    if state["machine"] != work.state["machine"]:
-        work.say(f"was trained on {state['machine']}, goes on with {work.state['machine']}: the last bits may differ")
-    work.state = {**state, "machine": work.state["machine"]}
-    work.say(f"resumed at step {state['step']:,}")
+    saved, state = found
+    if state.data != training.state.data:
+        raise ValueError(f"{training.files.path}: the training data has changed since step {state.step}; restore it, or start "
+                         f"over with --fresh")  # fmt: skip
+    checkpoint.restore(saved, training.model, training.optimizer, training.ema)
+    if state.machine != training.state.machine:
+        training.report(f"was trained on {state.machine}, goes on with {training.state.machine}: the last bits may differ")
+    training.state = dataclasses.replace(state, machine=training.state.machine)
+    training.report(f"resumed at step {state.step:,}")
 
 
-def _loop(work: _Work, log: Log | None) -> None:
-    """The loop of the picture above; without a log, that of a process that only helps."""
-    t, state, model, optimizer, say, world = (
-        work.run.train,
-        work.state,
-        work.model,
-        work.optimizer,
-        work.say,
-        work.world,
-    )
-    stream = work.task.batches(work.run, work.corpus, DataPosition(*state["place"]))
-    began = time.monotonic() - state["seconds"]
+def _loop(training: _Training, log: Log | None) -> None:
+    """The loop of the figure above; without a log, that of a process beside the first."""
+    t, state, model, optimizer, world = (training.run.train, training.state, training.model, training.optimizer, training.world)
+    task, report = training.task, training.report
+    stream = task.batches(training.run, training.dataset, state.position)
+    began = time.monotonic() - state.seconds
     model.train()
-    with progress(work.console, work.run.name, t.steps, state["step"]) as bar, stop_politely(world) as stop:
-        since, seen, loss_sum = time.monotonic(), 0, 0.0
-        while state["step"] < t.steps and not _enough(state, t.patience):
-            step = state["step"] = state["step"] + 1
-            parts = []
-            for _ in range(t.accumulate * world.size):
-                make, state["place"] = next(stream)
-                parts.append(make())
-            tokens, mine = sum(batch.tokens for batch in parts), 0.0
-            world.seed(t.seed, step)
-            for batch in parts[world.rank :: world.size]:
-                loss, nll = work.task.loss(model, batch.to(work.device), t.label_smoothing)
-                (loss / tokens).backward()
-                mine += float(nll)
-            added, asked = world.add_up(model, mine, bool(stop))
-            loss_sum += added
+    with progress_bar(training.console, training.run.name, t.steps, state.step) as bar, stop_on_signal(world) as stop:
+        since, predictions, loss_sum = time.monotonic(), 0, 0.0
+        while state.step < t.steps and not state.stopped_early(t.patience):
+            state.step += 1
+
+            # 1) The batches of this step; each process makes its own only.
+            batches = []
+            for i in range(t.accumulate * world.size):
+                make, state.position = next(stream)
+                if i % world.size == world.rank:
+                    batches.append(make())
+            tokens, nll = sum(batch.tokens for batch in batches), 0.0
+
+            # 2) Loss and gradients, averaged over the predictions of all processes.
+            world.seed(t.seed, state.step)
+            for batch in batches:
+                loss, batch_nll = task.loss(model, batch.to(training.device), t.label_smoothing)
+                (loss / tokens if world.size == 1 else loss).backward()
+                nll += float(batch_nll)
+            tokens, (nll, asked) = world.all_reduce(model, tokens, nll, bool(stop))
+            loss_sum += nll
             norm = float(nn.utils.clip_grad_norm_(model.parameters(), t.clip_norm or math.inf))
             if not math.isfinite(loss_sum + norm):  # before it reaches the weights, and so a checkpoint
-                raise ValueError(
-                    f"the loss is {loss_sum / tokens:.3g} and its gradient {norm:.3g} at step {step}; "
-                    f"go on with --resume and a lower train.lr than {t.lr}"
-                )
-            lr = rate(step, t)
+                raise ValueError(f"the loss is {loss_sum / tokens:.3g} and its gradient {norm:.3g} at step {state.step}; "
+                                 f"go on with --resume and a lower train.lr than {t.lr}")  # fmt: skip
+
+            # 3) One step of the optimizer.
+            lr = learning_rate(state.step, t)
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            if work.mean is not None:
-                work.mean.update(step)
-            seen += tokens
+            if training.ema is not None:
+                training.ema.update(state.step)
+            predictions += tokens
 
-            if step % t.log_every == 0 or step == t.steps:
-                speed = seen / (time.monotonic() - since)
-                epoch = state["place"][0]
+            # 4) Log.
+            last = state.step == t.steps
+            if state.step % t.log_every == 0 or last:
+                speed, mean = predictions / (time.monotonic() - since), loss_sum / predictions
                 if log is not None:
-                    log.write(step, loss=loss_sum / seen, lr=lr, norm=norm, tokens_per_s=speed, epoch=epoch)
-                bar(step, f"loss {loss_sum / seen:.3f} · {speed:,.0f} {work.task.unit}/s")
-                since, seen, loss_sum = time.monotonic(), 0, 0.0
+                    log.write(state.step, loss=mean, lr=lr, norm=norm, tokens_per_s=speed, epoch=state.position.epoch)
+                bar(state.step, f"loss {mean:.3f} · {speed:,.0f} {task.unit}s/s")
+                since, predictions, loss_sum = time.monotonic(), 0, 0.0
             paused = time.monotonic()
-            if step % t.eval_every == 0 or step == t.steps:
-                held_out = world.first(_held_out(work))
-                perplexity = math.exp(min(held_out, 50))
+
+            # 5) Evaluate and show samples.
+            if state.step % t.eval_every == 0 or last:
+                valid = world.broadcast(training.validation_loss())
+                perplexity = math.exp(min(valid, 50))
                 if log is not None:
-                    log.write(step, valid_loss=held_out, perplexity=perplexity)
-                    say(f"step {step:,}: held-out loss {held_out:.4f}, perplexity {perplexity:.2f}")
-                    _show_samples(work)
-                state["worse"] = 0 if held_out < state["best"] else state["worse"] + 1
-                state["best_step"] = step if held_out < state["best"] else state.get("best_step", step)
-                state["best"] = min(held_out, state["best"])
-            asked = asked if world.size > 1 else bool(stop)  # alone, one need not have told the others
-            saving = step % t.save_every == 0 or step == t.steps or bool(asked) or _enough(state, t.patience)
+                    log.write(state.step, valid_loss=valid, perplexity=perplexity)
+                    report(f"step {state.step:,}: validation loss {valid:.4f}, perplexity {perplexity:.2f}")
+                    _show_samples(training)
+                state.record(valid)
+
+            # 6) Save, and stop if asked to.
+            asked = asked if world.size > 1 else bool(stop)  # several processes stop at the step they have agreed on
+            saving = state.step % t.save_every == 0 or last or bool(asked) or state.stopped_early(t.patience)
             if saving and log is not None:
-                state["seconds"] = time.monotonic() - began
-                checkpoint.save(work.folder, state, model, optimizer, t.average, t.save_every, work.mean)
+                state.seconds = time.monotonic() - began
+                checkpoint.save(training.files, state, model, optimizer, t.average, t.save_every, training.ema)
             since += time.monotonic() - paused
-            if asked or (saving and stop and world.size == 1):  # a wish that comes later is granted at the next step
+            if asked or (saving and stop and world.size == 1):  # a later request is met at the next step
                 world.wait()  # until it is saved: torchrun ends all once one has ended
-                raise Interrupted(f"stopped at step {step:,}, saved in {work.folder}; go on with --resume")
-    if _enough(state, t.patience):
-        say(f"stopped early at step {state['step']:,}: {t.patience} evaluations without a better loss")
+                raise Interrupted(f"stopped at step {state.step:,}, saved in {training.files.path}; go on with --resume")
+    if state.stopped_early(t.patience):
+        report(f"stopped early at step {state.step:,}: {t.patience} evaluations without a lower validation loss")
 
 
-def _finish(work: _Work, log: Log, command: str) -> Done:
+def _finish(training: _Training, log: Log, command: str) -> Done:
     """Average, score, write the card."""
-    run, steps = work.run, work.state["step"]
-    held_out = _settle(work)
-    best = work.state["best"]
-    if held_out > best * (1 + WORSE):
-        work.say(
-            f"the held-out loss was lowest, {best:.4f}, at step {work.state.get('best_step', steps):,}, and rose after it: give "
-            f"more data, or stop there with train.patience=2, or train.steps"
+    run, state, task = training.run, training.state, training.task
+    loss = _average(training)
+    if loss > state.best * (1 + WORSE):
+        training.report(
+            f"the validation loss was lowest, {state.best:.4f}, at step {state.best_step:,}, and rose after it: give more data, "
+            f"or stop there with train.patience=2, or train.steps"
         )
-    work.say("scoring held-out data")
-    scores = score_split(_answering(work), "valid", 1000 if run.task == "translate" else None)
-    minutes = work.state["seconds"] / 60
-    text = card(run, version=VERSION, command=command, parameters=_size(work.model), minutes=minutes, steps=steps,
-                loss=held_out, scores=scores)  # fmt: skip
-    write_atomic(work.folder / "README.md", text.encode())
-    log.write(steps, final_loss=held_out, minutes=minutes, **{s.name: s.value for s in scores})
-    return Done(work.folder, steps, held_out, minutes, scores)
+    training.report("scoring the validation data")
+    training.model.eval()
+    scores = task.score(training.predictor(), "valid", ScoreOptions(limit=task.score_limit))
+    minutes = state.seconds / 60
+    text = card(run, version=VERSION, command=command, parameters=_parameters(training.model), minutes=minutes, steps=state.step,
+                loss=loss, scores=scores)  # fmt: skip
+    write_atomic(training.files.card, text.encode())
+    log.write(state.step, final_loss=loss, minutes=minutes, **{score.name: score.value for score in scores})
+    return Done(training.files.path, state.step, loss, minutes, scores)
 
 
-def _size(model: nn.Module) -> int:
+def _parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def _enough(state: dict[str, Any], patience: int) -> bool:
-    """Whether held-out data has said often enough that it gets no better."""
-    return bool(patience) and state["worse"] >= patience
-
-
-def _held_out(work: _Work) -> float:
-    """The mean loss of held-out data, in nats a prediction."""
-    with work.mean.swapped() if work.mean else nullcontext():
-        return evaluate(
-            work.model, work.task.held_out(work.run, work.corpus, work.corpus.valid), work.task.loss, work.device
-        )
-
-
-def _settle(work: _Work) -> float:
-    """Keep the mean of the last checkpoints if held-out data likes it better than the last one; leave it in the model."""
-    folder, t = work.folder, work.run.train
-    checkpoint.prune(folder, t.average, t.save_every)  # if a kill came before it
-    files = checkpoint.models_saved(folder, work.say)[-t.average :]
-    last = _held_out(work)
-    if work.mean is not None:
-        work.mean.apply()  # from here on the model is the mean
-        work.mean = None
-    if len(files) < 2:
+def _average(training: _Training) -> float:
+    """Average the last checkpoints, if that lowers the validation loss, and leave the better weights in the model."""
+    files, t = training.files, training.run.train
+    checkpoint.prune(files, t.average, t.save_every)  # if a kill came before it
+    weights = checkpoint.intact_weights(files, training.report)[-t.average :]
+    last = training.validation_loss()
+    if training.ema is not None:
+        training.ema.apply()  # from here on the model is the average
+        training.ema = None
+    if len(weights) < 2:
         return last
-    write_atomic(folder / "model.safetensors", to_bytes(checkpoint.average(files)))
-    load_weights(work.model, folder / "model.safetensors")
-    mean = _held_out(work)
-    kept = "mean" if mean < last else "last"
-    work.say(
-        f"held-out loss of the last checkpoint {last:.4f}, of the mean of {len(files)} {mean:.4f}: kept the {kept}"
+    write_atomic(files.weights, to_bytes(checkpoint.average(weights)))
+    load_weights(training.model, files.weights)
+    mean = training.validation_loss()
+    kept = "average" if mean < last else "last"
+    training.report(
+        f"validation loss {last:.4f} of the last checkpoint, {mean:.4f} of the average of {len(weights)}: kept the {kept}"
     )
     if kept == "last":
-        load_weights(work.model, files[-1])
-        write_atomic(folder / "model.safetensors", files[-1].read_bytes())
+        load_weights(training.model, weights[-1])
+        write_atomic(files.weights, weights[-1].read_bytes())
     return min(mean, last)
 
 
-def _show_samples(work: _Work) -> None:
-    """A few held-out examples, and what the model makes of them by now."""
-    work.model.eval()
-    with work.mean.swapped() if work.mean else nullcontext():
-        for line in work.task.samples(_answering(work), work.corpus):
-            work.say(f"  {line}", style="dim")
-    work.model.train()
-
-
-def _answering(work: _Work) -> Any:
-    tokenizer = work.corpus.tokenizer if isinstance(work.corpus, TextDataset) else None
-    return make_predictor(work.model, tokenizer, work.run, work.corpus.labels)
+def _show_samples(training: _Training) -> None:
+    """A few validation examples, and what the model makes of them by now."""
+    training.model.eval()
+    with training.averaged():
+        for line in training.task.samples(training.predictor(), training.dataset):
+            training.report(f"  {line}", style="dim")
+    training.model.train()

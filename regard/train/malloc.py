@@ -1,4 +1,4 @@
-"""Memory that one training step frees, the next one needs again."""
+"""Let glibc keep the memory that one training step frees: the next one needs it again."""
 
 import ctypes
 import os
@@ -8,20 +8,20 @@ from contextlib import contextmanager
 
 __all__ = ["keep_freed"]
 
-# mallopt(3) of glibc: what to set while training, and the values glibc begins with
+# mallopt(3) of glibc: settings while training, and glibc's defaults
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4
 KEEP = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, TOP_PAD: 64 * 2**20}
-USUAL = {MMAP_MAX: 65_536, TRIM_THRESHOLD: 128 * 2**10, TOP_PAD: 128 * 2**10}
+DEFAULT = {MMAP_MAX: 65_536, TRIM_THRESHOLD: 128 * 2**10, TOP_PAD: 128 * 2**10}
 
 
 @contextmanager
 def keep_freed() -> Iterator[None]:
-    """Let the C library keep what is freed, instead of giving it back to the system and fetching it anew, page by page.
+    """Keep freed memory instead of returning it to the system and faulting it in again, page by page.
 
-    A large tensor is otherwise a new mapping each time, and the first touch of each of its pages a fault: a tenth of a
-    training step on a CPU.  Only glibc knows these settings; elsewhere nothing changes.  At the end all is given back.
+    A large tensor is otherwise a new mapping each time and every first touch of a page a fault: a tenth of a training step on a
+    CPU.  Only glibc has these settings; elsewhere, or if the user has set MALLOC_… himself, nothing changes.
     """
-    if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):  # the user's word
+    if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
         yield
         return
     library = ctypes.CDLL(None)
@@ -30,6 +30,6 @@ def keep_freed() -> Iterator[None]:
     try:
         yield
     finally:
-        for key, value in USUAL.items():
+        for key, value in DEFAULT.items():
             library.mallopt(key, value)
         library.malloc_trim(0)

@@ -1,7 +1,7 @@
 """Several processes, one training: `torchrun --nproc-per-node 2 -m regard train multi30k`.
 
-Each process takes its own batches of a step; their gradients are added, and all make the same step on the same weights.
-So n processes do what one does with `train.accumulate` n times as large.  The first of them also writes.
+Each process makes its own batches of a step; their gradients are summed, and all take the same step on the same weights.  So n
+processes do what one does with `train.accumulate` n times as large.  The first of them also writes.
 """
 
 import os
@@ -25,38 +25,39 @@ class World(NamedTuple):
 
     @property
     def writes(self) -> bool:
-        """Whether this is the one that logs and saves."""
+        """Whether this process logs and saves."""
         return self.rank == 0
 
     def wait(self) -> None:
-        """Until all have come here."""
+        """Wait until all processes have come here."""
         if self.size > 1:
             dist.barrier()
 
     def seed(self, seed: int, step: int) -> None:
-        """Draw other dropout masks in each process, the same ones again after a resume."""
+        """Use other dropout masks in each process, the same ones again after a resume."""
         if self.size > 1:
             torch.manual_seed(((seed * 1_000_003 + step) * self.size + self.rank) % 2**63)
 
-    def first(self, number: float) -> float:
-        """The number that the first process has: for what all must decide alike."""
+    def broadcast(self, value: float) -> float:
+        """The value of the first process: for what all must decide alike."""
         if self.size == 1:
-            return number
-        held = torch.tensor(number, dtype=torch.float64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
-        dist.broadcast(held, 0)
-        return held.item()
+            return value
+        message = torch.tensor(value, dtype=torch.float64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
+        dist.broadcast(message, 0)
+        return message.item()
 
-    def add_up(self, model: nn.Module, *numbers: float) -> list[float]:
-        """Leave in each process the sum of all gradients; return the sums of some numbers, in the same message."""
+    def all_reduce(self, model: nn.Module, tokens: int, *values: float) -> tuple[int, list[float]]:
+        """Sum gradients, token counts and values over all processes in one message, and divide the gradients by all tokens."""
         if self.size == 1:
-            return list(numbers)
+            return tokens, list(values)
         grads = [p.grad for p in model.parameters() if p.grad is not None]
-        message = torch.cat([*(g.flatten() for g in grads), torch.tensor(numbers, device=grads[0].device)])
+        message = torch.cat([*(g.flatten() for g in grads), torch.tensor((tokens, *values), device=grads[0].device)])
         dist.all_reduce(message)
-        *sums, rest = message.split([*(g.numel() for g in grads), len(numbers)])
+        *sums, rest = message.split([*(g.numel() for g in grads), 1 + len(values)])
+        total, *reduced = rest.tolist()
         for g, part in zip(grads, sums, strict=True):
-            g.copy_(part.view_as(g))
-        return rest.tolist()
+            torch.div(part.view_as(g), total, out=g)
+        return round(total), reduced
 
 
 def first_process() -> bool:
@@ -66,20 +67,18 @@ def first_process() -> bool:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[World]:
-    """The team that torchrun has started, or a team of one."""
+    """The processes that torchrun has started, or this one alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield World()
         return
     if device.type == "mps" or device.index is not None:
-        raise ValueError(f"train.device={device} and several processes; use cpu, or cuda without a number")
+        raise ValueError(f"train.device={device} and several processes; use cpu, or cuda without an index")
     if device.type == "cuda":
-        here = int(os.environ["LOCAL_RANK"])
-        if here >= torch.cuda.device_count():
-            raise ValueError(
-                f"process {here + 1} of this machine has no GPU; start {torch.cuda.device_count()} of them"
-            )
-        torch.cuda.set_device(here)
-    # The others wait while the first one encodes the corpus, however long that takes.
+        local = int(os.environ["LOCAL_RANK"])
+        if local >= torch.cuda.device_count():
+            raise ValueError(f"process {local + 1} of this machine has no GPU; start {torch.cuda.device_count()} of them")
+        torch.cuda.set_device(local)
+    # The others wait while the first one encodes the data, however long that takes.
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(days=1))
     try:
         yield World(dist.get_rank(), dist.get_world_size())

@@ -1,1 +1,1 @@
-"""6. What attention looked at, and what it costs."""
+"""6. Attention maps, drawings, and the cost of a model."""

@@ -1,9 +1,11 @@
-"""`AttentionMap` → a coloured grid in the terminal, or a PNG or SVG file."""
+"""`AttentionMap` → a coloured grid in the terminal, or a PNG, SVG, PDF or JSON file."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.color import Color
 from rich.style import Style
@@ -13,41 +15,44 @@ from rich.text import Text
 from regard.data.files import write_atomic
 from regard.view.maps import AttentionMap
 
-__all__ = ["check_file", "palette", "save", "to_file", "to_terminal"]
+if TYPE_CHECKING:
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
 
-# Dark to light through one hue and back to another: near-black violet, magenta, orange, pale yellow.
+__all__ = ["check_file", "new_figure", "palette", "save", "to_file", "to_terminal"]
+
+# Dark to light: near-black violet, magenta, orange, pale yellow.
 STOPS = ((13, 8, 40), (110, 30, 110), (220, 80, 60), (252, 180, 60), (250, 250, 190))
+VISIBLE = 0.05  # the smallest weight whose percentage is printed
 
 
 def colour(weight: float) -> tuple[int, int, int]:
     """A weight from 0 to 1 → red, green, blue."""
-    place = min(max(weight, 0.0), 1.0) * (len(STOPS) - 1)
-    low = min(int(place), len(STOPS) - 2)
-    red, green, blue = (round(a + (b - a) * (place - low)) for a, b in zip(STOPS[low], STOPS[low + 1], strict=True))
+    position = min(max(weight, 0.0), 1.0) * (len(STOPS) - 1)
+    low = min(int(position), len(STOPS) - 2)
+    red, green, blue = (round(a + (b - a) * (position - low)) for a, b in zip(STOPS[low], STOPS[low + 1], strict=True))
     return red, green, blue
 
 
-def to_terminal(seen: AttentionMap, width: int = 120) -> Table:
-    """A grid for `rich.print`: a row for each token said, a column for each token read, percent in the cells.
+def to_terminal(attention: AttentionMap, width: int = 120) -> Table:
+    """A grid for `rich.print`: a row for each query, a column for each key, percent in the cells.
 
-    Headings are cut short where the grid would be wider than `width`.
+    Headings are truncated where the grid would be wider than `width`.
     """
-    table = Table(title=seen.title, title_justify="left", title_style="dim", box=None, padding=0, pad_edge=False)
-    labels = [_plain(name) for name in seen.rows]
-    side = max(map(len, labels)) + 1
-    widest = max(max(len(_plain(name)) for name in seen.columns) + 2, 4)
-    while widest > 3 and side + sum(min(max(len(_plain(name)) + 2, 4), widest) for name in seen.columns) > width:
+    table = Table(title=attention.title, title_justify="left", title_style="dim", box=None, padding=0, pad_edge=False)
+    labels, headings = [_readable(name) for name in attention.rows], [_readable(name) for name in attention.columns]
+    label_width, full = max(map(len, labels)) + 1, [max(len(heading) + 2, 4) for heading in headings]
+    widest = max(full)
+    while widest > 3 and label_width + sum(min(wide, widest) for wide in full) > width:
         widest -= 1
-    table.add_column("", justify="right", no_wrap=True, min_width=side)
-    widths = []
-    for name in seen.columns:
-        widths.append(min(max(len(_plain(name)) + 2, 4), widest))
-        heading = _plain(name)[: widths[-1] - 1].center(widths[-1])
-        table.add_column(Text(heading, style="bold"), no_wrap=True, min_width=widths[-1])
-    for label, weights in zip(labels, seen.weights, strict=True):
+    widths = [min(wide, widest) for wide in full]
+    table.add_column("", justify="right", no_wrap=True, min_width=label_width)
+    for heading, wide in zip(headings, widths, strict=True):
+        table.add_column(Text(heading[: wide - 1].center(wide), style="bold"), no_wrap=True, min_width=wide)
+    for label, weights in zip(labels, attention.weights, strict=True):
         cells = []
         for wide, weight in zip(widths, weights, strict=True):
-            percent = f"{100 * weight:.0f}" if weight >= 0.05 else ""
+            percent = f"{100 * weight:.0f}" if weight >= VISIBLE else ""
             ink = Color.from_rgb(0, 0, 0) if weight > 0.5 else Color.from_rgb(255, 255, 255)
             cells.append(Text(percent.center(wide), style=Style(color=ink, bgcolor=Color.from_rgb(*colour(weight)))))
         table.add_row(Text(f"{label} ", style="bold"), *cells)
@@ -55,71 +60,73 @@ def to_terminal(seen: AttentionMap, width: int = 120) -> Table:
 
 
 def check_file(file: Path) -> None:
-    """Refuse a file that nothing can be drawn to, before anything is."""
+    """Refuse a file that cannot be drawn to, before the model runs."""
     if not file.parent.is_dir():
         raise ValueError(f"no folder {file.parent}; make it, or choose another --out")
     if file.suffix.lower() not in (".png", ".svg", ".pdf", ".json"):
         raise ValueError(f"cannot draw {file.name}; give a name that ends in .png, .svg, .pdf or .json")
 
 
-def palette() -> Any:
+@contextmanager
+def new_figure(width: float, height: float) -> Iterator["Figure"]:
+    """A matplotlib figure, in inches, under matplotlib's own defaults; draw and save it inside the `with`.
+
+    matplotlib reads a `matplotlibrc` of the current folder, which could name modules to import and programs to run.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(matplotlib.rcParamsDefault):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def palette() -> "LinearSegmentedColormap":
     """The colours of `colour`, for matplotlib."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("regard", [tuple(c / 255 for c in stop) for stop in STOPS])
 
 
-def save(figure: Any, file: Path) -> list[str]:
-    """Write a matplotlib figure; returns what a reader should know."""
+def save(figure: "Figure", file: Path) -> list[str]:
+    """Write a matplotlib figure; returns notes for the user."""
     content = BytesIO()
-    with warnings.catch_warnings(record=True) as said:  # matplotlib has a word for each letter it cannot draw
+    with warnings.catch_warnings(record=True) as caught:  # matplotlib warns of each letter its font lacks
         warnings.simplefilter("always")
         figure.savefig(content, dpi=160, format=file.suffix[1:].lower())
     write_atomic(file, content.getvalue())
-    boxes = any("missing from font" in str(warning.message) for warning in said)
+    boxes = any("missing from font" in str(warning.message) for warning in caught)
     return ["some letters are boxes: matplotlib's font lacks them; the terminal and .json show them"] if boxes else []
 
 
-def to_file(seen: AttentionMap, file: Path) -> list[str]:
-    """Draw the map as PNG, SVG or PDF, or write it as JSON, by the file's ending; returns what a reader should know."""
+def to_file(attention: AttentionMap, file: Path) -> list[str]:
+    """Draw the map as PNG, SVG or PDF, or write it as JSON, by the file's suffix; returns notes for the user."""
     check_file(file)
     if file.suffix.lower() == ".json":
-        write_atomic(file, seen.to_json().encode() + b"\n")
+        write_atomic(file, attention.to_json().encode() + b"\n")
         return []
-    from matplotlib.figure import Figure
-
-    wide, high = len(seen.columns), len(seen.rows)
-    figure = Figure(figsize=(1.6 + 0.52 * wide, 1.3 + 0.42 * high), layout="constrained")
-    axes = figure.add_subplot()
-    image = axes.imshow(seen.weights, cmap=palette(), vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(
-        range(wide), [_plain(c) for c in seen.columns], rotation=45, ha="left", rotation_mode="anchor", parse_math=False
-    )
-    axes.set_yticks(range(high), [_plain(r) for r in seen.rows], parse_math=False)
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.set_xlabel(seen.title, color="#666666", fontsize=9)
-    for y, weights in enumerate(seen.weights):
-        for x, weight in enumerate(weights):
-            if weight >= 0.05:
-                axes.text(
-                    x,
-                    y,
-                    f"{100 * weight:.0f}",
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    color="black" if weight > 0.5 else "white",
-                )
-    scale = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02)
-    scale.outline.set_visible(False)
-    return save(figure, file)
+    rows, columns = ([_readable(name) for name in names] for names in (attention.rows, attention.columns))
+    with new_figure(1.6 + 0.52 * len(columns), 1.3 + 0.42 * len(rows)) as figure:
+        axes = figure.add_subplot()
+        image = axes.imshow(attention.weights, cmap=palette(), vmin=0, vmax=1, aspect="auto")
+        axes.set_xticks(range(len(columns)), columns, rotation=45, ha="left", rotation_mode="anchor", parse_math=False)
+        axes.set_yticks(range(len(rows)), rows, parse_math=False)
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        axes.set_xlabel(attention.title, color="#666666", fontsize=9)
+        for y, weights in enumerate(attention.weights):
+            for x, weight in enumerate(weights):
+                if weight >= VISIBLE:
+                    ink = "black" if weight > 0.5 else "white"
+                    axes.text(x, y, f"{100 * weight:.0f}", ha="center", va="center", fontsize=8, color=ink)
+        scale = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02)
+        scale.outline.set_visible(False)
+        return save(figure, file)
 
 
-def _plain(token: str) -> str:
-    """A token as a person reads it: the space before a word is not shown, a piece inside a word is marked with +."""
+def _readable(token: str) -> str:
+    """A token for a reader: the space before a word is dropped, a piece inside a word gets a +."""
     if token.startswith("▁"):
         return token[1:] or token
     return token if token.startswith("<") or not token[:1].isalnum() else f"+{token}"

@@ -1,6 +1,6 @@
-"""Pictures side by side on one sheet, as a PNG file.
+"""Images side by side in one PNG file.
 
-Shapes: B pictures, Y X rows and columns, C channels.
+Shapes: B images, Y X rows and columns, C channels.
 """
 
 import math
@@ -15,31 +15,30 @@ from regard.data.files import write_atomic
 
 __all__ = ["check_out", "save_image_grid"]
 
-SMALLEST = (
-    84  # pixels of a picture on the sheet: smaller ones are enlarged by a whole number, so that pixels stay square
-)
-GAP = 6  # pixels between pictures
+SMALLEST = 84  # pixels: smaller images are enlarged by a whole factor, so that pixels stay square
+GAP = 6  # pixels between images
 
 
 def check_out(file: Path) -> None:
-    """Refuse a file that no sheet can be written to, before hours are spent drawing."""
+    """Refuse a file that cannot be written, before hours of generating."""
     if file.suffix.lower() != ".png":
         raise ValueError(f"cannot write {file.name}; give a name that ends in .png")
     if not file.parent.is_dir():
         raise ValueError(f"no folder {file.parent}; make it, or choose another --out")
 
 
-def save_image_grid(pictures: npt.NDArray[np.uint8], file: Path) -> None:
-    """Lay pictures (B, Y, X, C) out in rows, about as many as columns, and write them."""
+def save_image_grid(images: npt.NDArray[np.uint8], file: Path) -> None:
+    """Arrange images (B, Y, X, C) in a grid that is about square, and write it."""
     check_out(file)
-    scale = -(-SMALLEST // pictures.shape[1])
-    large = pictures.repeat(scale, 1).repeat(scale, 2)
+    scale = -(-SMALLEST // images.shape[1])
+    large = images.repeat(scale, 1).repeat(scale, 2)
     columns = math.ceil(math.sqrt(len(large)))
-    high, wide = (side + GAP for side in large.shape[1:3])
-    sheet = np.full((high * -(-len(large) // columns) + GAP, wide * columns + GAP, large.shape[3]), 128, np.uint8)
-    for number, picture in enumerate(large):
-        top, left = GAP + number // columns * high, GAP + number % columns * wide
-        sheet[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
-    held = BytesIO()
-    Image.fromarray(sheet[..., 0] if sheet.shape[2] == 1 else sheet).save(held, "PNG")
-    write_atomic(file, held.getvalue())
+    height, width = (side + GAP for side in large.shape[1:3])
+    shape = (height * -(-len(large) // columns) + GAP, width * columns + GAP, large.shape[3])
+    grid = np.full(shape, 128, np.uint8)
+    for index, image in enumerate(large):
+        top, left = GAP + index // columns * height, GAP + index % columns * width
+        grid[top : top + image.shape[0], left : left + image.shape[1]] = image
+    content = BytesIO()
+    Image.fromarray(grid[..., 0] if grid.shape[2] == 1 else grid).save(content, "PNG")
+    write_atomic(file, content.getvalue())

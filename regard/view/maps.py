@@ -1,27 +1,32 @@
-"""Weights and labels → `AttentionMap`, plain data that any drawing can read.
+"""Attention weights with their labels as `AttentionMap`, plain data that any drawing can read.
 
-Shapes: H heads, Q tokens said or looking, K tokens read.
+Shapes: H heads, Q queries, K keys.
 """
 
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import singledispatch
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.data.text.batches import pad
-from regard.decode.reader import Reader
-from regard.decode.translator import Translator
 from regard.layers.tap import watch
+from regard.tasks.language_model import TextGenerator
+from regard.tasks.load import TextPredictor
+from regard.tasks.masked_lm import MaskedLM
+from regard.tasks.text_classification import TextClassifier
+from regard.tasks.text_embedding import TextEmbedder
+from regard.tasks.translation import Translator
 
-__all__ = ["AttentionMap", "look"]
+__all__ = ["AttentionMap", "map_attention", "require_index"]
 
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """Where each row (a token that was said, or looks) looked among the columns (tokens that were read)."""
+    """How much each row (a query token) attends to each column (a key token)."""
 
     title: str
     rows: list[str]
@@ -33,33 +38,32 @@ class AttentionMap:
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
 
-def look(
-    opened: Any, text: str, *, beam: int | None = None, layer: int | None = None, head: int | None = None
+def map_attention(
+    predictor: TextPredictor, text: str, *, beam: int | None = None, layer: int | None = None, head: int | None = None
 ) -> AttentionMap:
-    """What attention looked at: a translator's, while it translated a sentence; another model's, while it read a text.
+    """Map the cross-attention of a translation, or the self-attention of a model that encodes one text.
 
-    One layer and head, counted from 1; the mean over all of them if not given.
+    `layer` and `head` count from 1; without them the map is the mean over all layers or heads.
     """
-    if not opened.tokenizer.encode([text])[0]:
-        raise ValueError("an empty sentence has nothing to look at; give one with a word in it")
-    if isinstance(opened, Translator):
-        seen = _across(opened, text, beam)
-    elif beam is None:
-        seen = _within(opened, text)
-    else:
-        raise ValueError(f"beam {beam} is for translations; a {opened.run.family} is shown as it reads, without one")
-    depth, heads = seen.weights.shape[:2]
-    for what, number, there in (("layer", layer, depth), ("head", head, heads)):
-        if number is not None and not 1 <= number <= there:
-            raise ValueError(f"no {what} {number}; this model has {what}s 1 to {there}")
+    recorded = _record(predictor, text, beam)
+    depth, heads = recorded.weights.shape[:2]
+    require_index("layer", layer, depth)
+    require_index("head", head, heads)
     label = ", ".join((f"layer {layer}" if layer else f"mean of {depth} layers",
                        f"head {head}" if head else f"mean of {heads} heads"))  # fmt: skip
-    weights = seen.weights[slice(layer and layer - 1, layer), slice(head and head - 1, head)].mean((0, 1))  # (Q, K)
-    return AttentionMap(f"{seen.kind}, {label}", seen.rows, seen.columns, weights[: len(seen.rows)].tolist())
+    weights = recorded.weights[slice(layer and layer - 1, layer), slice(head and head - 1, head)].mean((0, 1))  # (Q, K)
+    rows, columns = recorded.rows, recorded.columns
+    return AttentionMap(f"{recorded.kind}, {label}", rows, columns, weights[: len(rows)].tolist())
 
 
-class _Seen(NamedTuple):
-    """The weights of all layers and heads (depth, H, Q, K), and what stands beside them."""
+def require_index(name: str, index: int | None, count: int, owner: str = "this model") -> None:
+    """Check a layer or head that counts from 1."""
+    if index is not None and not 1 <= index <= count:
+        raise ValueError(f"no {name} {index}; {owner} has {name}s 1 to {count}")
+
+
+class _Recorded(NamedTuple):
+    """The weights of all layers and heads (depth, H, Q, K) and the labels of queries and keys."""
 
     kind: str
     weights: Tensor
@@ -67,29 +71,57 @@ class _Seen(NamedTuple):
     columns: list[str]
 
 
-def _across(translator: Translator, text: str, beam: int | None) -> _Seen:
-    """Cross-attention.  A row is a token said; the look that chose it was made one step before, by the token before it."""
-    special, model = translator.tokenizer.special, translator.model
-    [source] = translator.encode([text])
-    said = translator.translate([text], beam=beam)[0]
-    target = translator.tokenizer.ids(said.tokens)
-    device = next(model.parameters()).device
-    with watch(model) as seen, torch.inference_mode():
-        model(pad([source], special).to(device), torch.tensor([[special.bos, *target]], device=device))
-    cross = [calls[0][0] for name, calls in seen.items() if name.startswith("decoder") and name.endswith("cross")]
-    ended = len(target) < translator.limit(len(source))  # else it was cut before it said its end
-    rows = translator.tokenizer.labels([*target, special.eos] if ended else target)
-    return _Seen("cross-attention", torch.stack(cross), rows, translator.tokenizer.labels([*source, special.eos]))
+@singledispatch
+def _record(predictor: TextPredictor, text: str, beam: int | None) -> _Recorded:
+    """Run a predictor on a text and collect its attention."""
+    raise TypeError(f"the attention of a {type(predictor).__name__} cannot be shown; register a function with `_record.register`")
 
 
-def _within(opened: Any, text: str) -> _Seen:
-    """Self-attention.  A row is a token that looks, a column one that is looked at."""
-    special, model = opened.tokenizer.special, opened.model
-    [ids] = opened.tokenizer.encode([text], parse_special=isinstance(opened, Reader))  # [MASK] may be among them
-    ids = [special.bos, *ids, special.eos] if isinstance(opened, Reader) else ids
-    if len(ids) > model.max_len:
-        raise ValueError(f"the text has {len(ids):,} tokens; this model takes at most {model.max_len:,}: shorten it")
-    with watch(model) as seen, torch.inference_mode():
+@_record.register
+def _record_cross_attention(translator: Translator, text: str, beam: int | None) -> _Recorded:
+    """A row is an output token; its weights are those of the step that predicted it, whose query is the token before."""
+    tokenizer, model = translator.tokenizer, translator.model
+    special, device = tokenizer.special, next(model.parameters()).device
+    [source] = _require_tokens(translator.encode([text]))
+    [answer] = translator.translate([source], beam=beam)
+    with watch(model) as recorded, torch.inference_mode():
+        model(pad([source], special).to(device), torch.tensor([[special.bos, *answer.ids]], device=device))
+    cross = [calls[0][0] for name, calls in recorded.items() if name.startswith("decoder") and name.endswith("cross")]
+    ended = len(answer.ids) < translator.max_answer(len(source))  # else the length limit cut it before its end token
+    rows = tokenizer.display([*answer.ids, special.eos] if ended else answer.ids)
+    return _Recorded("cross-attention", torch.stack(cross), rows, tokenizer.display([*source, special.eos]))
+
+
+@_record.register
+def _causal_attention(generator: TextGenerator, text: str, beam: int | None) -> _Recorded:
+    [ids] = _require_tokens(generator.tokenizer.encode([text]))
+    return _record_self_attention(generator, ids, beam)
+
+
+@_record.register(MaskedLM)
+@_record.register(TextClassifier)
+@_record.register(TextEmbedder)
+def _encoder_attention(predictor: MaskedLM | TextClassifier | TextEmbedder, text: str, beam: int | None) -> _Recorded:
+    special = predictor.tokenizer.special
+    [ids] = _require_tokens(predictor.tokenizer.encode([text], parse_special=True))  # [MASK] may be among them
+    return _record_self_attention(predictor, [special.bos, *ids, special.eos], beam)
+
+
+def _record_self_attention(predictor: TextPredictor, ids: list[int], beam: int | None) -> _Recorded:
+    """Rows and columns are the tokens of the text."""
+    if beam is not None:
+        raise ValueError(f"beam {beam} is for translations; the attention of a {predictor.run.family} needs no search")
+    tokenizer, model = predictor.tokenizer, predictor.model
+    context = int(model.max_len)  # type: ignore[arg-type]
+    if len(ids) > context:
+        raise ValueError(f"the text has {len(ids):,} tokens; the context length is {context:,} tokens: shorten it")
+    with watch(model) as recorded, torch.inference_mode():
         model(torch.tensor([ids], device=next(model.parameters()).device))
-    tokens = opened.tokenizer.labels(ids)
-    return _Seen("self-attention", torch.stack([calls[0][0] for calls in seen.values()]), tokens, tokens)
+    tokens = tokenizer.display(ids)
+    return _Recorded("self-attention", torch.stack([calls[0][0] for calls in recorded.values()]), tokens, tokens)
+
+
+def _require_tokens(encoded: list[list[int]]) -> list[list[int]]:
+    if not encoded[0]:
+        raise ValueError("an empty sentence has no attention to show; give one with a word in it")
+    return encoded

@@ -1,4 +1,4 @@
-"""Dropout from bytes: as torch's, within 1/256."""
+"""Dropout from random bytes equals torch's in distribution, with the rate rounded to 1/256."""
 
 import torch
 from hypothesis import given, settings
@@ -11,7 +11,7 @@ law = settings(max_examples=25)
 
 @law
 @given(rate=st.floats(0.02, 0.95), seed=st.integers(0, 1000))
-def test_the_share_of_zeros_is_the_rate_and_the_mean_stays(rate, seed):
+def test_the_fraction_of_zeros_is_the_rate_and_the_mean_stays(rate, seed):
     torch.manual_seed(seed)
     n = 1 << 15
     y = Dropout(rate).train()(torch.ones(n))
@@ -23,25 +23,25 @@ def test_the_share_of_zeros_is_the_rate_and_the_mean_stays(rate, seed):
     torch.testing.assert_close(y[y != 0], torch.full_like(y[y != 0], 1 / (1 - rounded)))
 
 
-def test_each_byte_of_a_draw_drops_alike_and_by_itself():
+def test_the_eight_bytes_of_a_random_word_drop_independently_and_at_the_same_rate():
     torch.manual_seed(0)
-    dropped = Dropout(0.25).train()(torch.ones(1 << 14, 8)) == 0  # a column for each byte of the 64-bit draws
+    dropped = Dropout(0.25).train()(torch.ones(1 << 14, 8)) == 0  # a column for each byte of the 64-bit words
     noise = (0.25 * 0.75 / len(dropped)) ** 0.5
     assert (dropped.double().mean(0) - 0.25).abs().max() < 5 * noise
-    together = torch.corrcoef(dropped.double().T) - torch.eye(8)
-    assert together.abs().max() < 5 / len(dropped) ** 0.5
+    correlation = torch.corrcoef(dropped.double().T) - torch.eye(8)
+    assert correlation.abs().max() < 5 / len(dropped) ** 0.5
 
 
 @law
 @given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=4), rate=st.sampled_from([0.0, 0.1, 0.9]))
-def test_any_shape_and_type_stays_as_it_is(shape, rate):
+def test_shape_and_dtype_are_preserved(shape, rate):
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         y = Dropout(rate).train()(torch.ones(shape, dtype=dtype))
         assert y.shape == torch.Size(shape)
         assert y.dtype == dtype
 
 
-def test_nothing_happens_when_not_training_or_at_rate_zero():
+def test_dropout_is_the_identity_in_eval_mode_and_at_rate_zero():
     x = torch.randn(50)
     assert torch.equal(Dropout(0.9).eval()(x), x)
     assert torch.equal(Dropout(0.0).train()(x), x)
@@ -70,9 +70,9 @@ def test_the_gradient_is_zero_exactly_where_the_output_is():
     torch.testing.assert_close(x.grad * x.detach(), y.detach())
 
 
-def test_a_model_that_is_printed_shows_the_rate():
+def test_repr_shows_the_rate():
     assert "rate=0.102" in repr(Dropout(0.1))
 
 
-def test_a_rate_next_to_one_leaves_finite_numbers():
+def test_the_output_is_finite_at_a_rate_close_to_one():
     assert Dropout(0.999).train()(torch.ones(100)).isfinite().all()

@@ -1,4 +1,4 @@
-"""ResNet, plain and with attention: counts, Hugging Face's logits, a gate that begins shut, and what is refused."""
+"""ResNet, plain and with attention: parameter counts, parity with Hugging Face, the gate, invalid configs."""
 
 import copy
 import itertools
@@ -10,7 +10,8 @@ import torch.nn.functional as F
 import transformers
 from torch import nn
 
-from regard.interop.resnet_names import THEIRS_RESNET
+from regard.interop.resnet import FAMILY
+from regard.interop.tables import HFCheckpoint
 from regard.layers.conv import ConvNorm, fold_batch_norms
 from regard.layers.tap import watch
 from regard.models.resnet import SIZES, GatedAttention, ResNet, ResNetConfig
@@ -24,14 +25,14 @@ def resnet(**changes: object) -> ResNet:
     return ResNet(ResNetConfig(**{**SMALL, **changes}))
 
 
-def counted(model: nn.Module) -> nn.Module:
-    """Its batch norms as after some training: no ones and zeros."""
+def with_statistics(model: nn.Module) -> nn.Module:
+    """Give its batch norms the random statistics and weights of a trained model."""
     for part in model.modules():
         if isinstance(part, nn.BatchNorm2d):
-            for one in (part.weight.data, part.running_var):
-                one.uniform_(0.5, 1.5)
-            for one in (part.bias.data, part.running_mean):
-                one.normal_(std=0.3)
+            for scale in (part.weight.data, part.running_var):
+                scale.uniform_(0.5, 1.5)
+            for shift in (part.bias.data, part.running_mean):
+                shift.normal_(std=0.3)
     return model.eval()
 
 
@@ -47,17 +48,17 @@ def test_a_size_has_the_parameters_of_the_released_model(size):
 def both(**sizes: object) -> tuple[nn.Module, ResNet]:
     """Theirs, and ours with their weights, by the table of names."""
     torch.manual_seed(0)
-    theirs = counted(transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes)))
-    table, weights, said = THEIRS_RESNET["resnet"], dict(theirs.state_dict()), theirs.config.to_dict()
-    config = table.config(said, weights)
+    theirs = with_statistics(transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes)))
+    table, weights, described = FAMILY, dict(theirs.state_dict()), theirs.config.to_dict()
+    config = table.parse_config(HFCheckpoint(described, weights))
     ours, used = ResNet(config).eval(), set()
     state = ours.state_dict()
-    for one in table.names(config):
-        assert len(one.theirs) == 1
-        state.pop(one.ours).copy_(weights[one.theirs[0]])
-        used |= {*one.theirs}
-    assert not state  # each of ours was filled
-    assert all(name.endswith(table.ignored) for name in weights.keys() - used)  # and each of theirs had a place
+    for names in table.map_tensors(config):
+        assert len(names.hf) == 1
+        state.pop(names.ours).copy_(weights[names.hf[0]])
+        used |= {*names.hf}
+    assert not state  # every tensor of ours was loaded
+    assert all(name.endswith(table.ignored) for name in weights.keys() - used)  # and every tensor of theirs used
     return theirs, ours
 
 
@@ -77,63 +78,63 @@ def both(**sizes: object) -> tuple[nn.Module, ResNet]:
     ],
     ids=["bottleneck", "basic", "grey, no first shortcut"],
 )
-def test_logits_are_theirs_of_any_block(sizes):
+def test_logits_equal_hugging_face_s_for_both_blocks(sizes):
     theirs, ours = both(num_labels=5, **sizes)
     x = torch.randn(3, ours.config.channels, 37, 50) * torch.tensor([0.3, 1, 3])[:, None, None, None]
     wanted = theirs(x).logits
-    assert (wanted[0] - wanted[2]).abs().max() > 0.1  # it depends on the picture
+    assert (wanted[0] - wanted[2]).abs().max() > 0.1  # it depends on the image
     torch.testing.assert_close(ours(x), wanted, rtol=0, atol=1e-4)
 
 
 @torch.inference_mode()
-def test_logits_are_theirs_at_the_real_size():
+def test_logits_equal_hugging_face_s_at_the_size_of_resnet_50():
     theirs, ours = both(num_labels=1000)
     assert ours.config == SIZES["50"]
-    x = torch.randn(2, 3, 64, 64).double()  # random weights make numbers that float32 is too short for
+    x = torch.randn(2, 3, 64, 64).double()  # with random weights, float32 is not precise enough
     torch.testing.assert_close(ours.double()(x), theirs.double()(x).logits, rtol=0, atol=1e-8)
 
 
-def test_their_config_says_of_ours_what_theirs_says():
-    table, config = THEIRS_RESNET["resnet"], ResNetConfig(dim=8, dims=[8, 16], depths=[1, 2], block="basic", classes=7)
-    said = table.describe(config)
-    assert table.config(said, {"classifier.1.weight": torch.zeros(7, 16)}) == config
-    assert transformers.ResNetConfig(**said).num_labels == 7
+def test_an_exported_config_is_imported_again_as_it_was():
+    table, config = FAMILY, ResNetConfig(dim=8, dims=[8, 16], depths=[1, 2], block="basic", classes=7)
+    described = table.describe(config)
+    assert table.parse_config(HFCheckpoint(described, {"classifier.1.weight": torch.zeros(7, 16)})) == config
+    assert transformers.ResNetConfig(**described).num_labels == 7
 
 
 @pytest.mark.parametrize("changes", [{"attention": [1], "heads": 1, "stem": "imagenet"}, {"stem": "cifar"}], ids=str)
-def test_what_they_do_not_have_is_not_exported(changes):
+def test_a_model_that_hugging_face_lacks_is_not_exported(changes):
     with pytest.raises(ValueError, match=r"this resnet has .* Hugging Face's has"):
-        THEIRS_RESNET["resnet"].describe(ResNetConfig(**{**SMALL, **changes}))
+        FAMILY.describe(ResNetConfig(**{**SMALL, **changes}))
 
 
-def test_a_checkpoint_that_strides_elsewhere_is_refused():
+def test_a_checkpoint_with_the_stride_in_the_first_convolution_is_refused():
     with pytest.raises(ValueError, match="downsample_in_bottleneck = True; regard's model has False"):
-        THEIRS_RESNET["resnet"].config({"downsample_in_bottleneck": True}, {})
+        FAMILY.parse_config(HFCheckpoint({"downsample_in_bottleneck": True}, {}))
 
 
 # Attention
 
 
 @torch.no_grad()
-def test_a_gate_of_zero_leaves_the_plain_network_to_the_bit():
-    plain, watched = resnet(), resnet(attention=[1, 2])
-    assert all(look.gate == 0 for look in watched.attention)
-    watched.load_state_dict(counted(plain).state_dict(), strict=False)  # all weights but those of the attention
-    watched.eval()
+def test_a_gate_of_zero_leaves_the_logits_of_the_plain_network_bit_for_bit():
+    plain, gated = resnet(), resnet(attention=[1, 2])
+    assert all(layer.gate == 0 for layer in gated.attention)
+    gated.load_state_dict(with_statistics(plain).state_dict(), strict=False)  # all weights but those of the attention
+    gated.eval()
     x = torch.randn(2, 3, 16, 16)
-    assert torch.equal(watched(x), plain(x))
-    watched.attention[0].gate.fill_(0.5)
-    assert not torch.allclose(watched(x), plain(x))
+    assert torch.equal(gated(x), plain(x))
+    gated.attention[0].gate.fill_(0.5)
+    assert not torch.allclose(gated(x), plain(x))
 
 
 @torch.no_grad()
-def test_gated_attention_equals_a_loop_of_plain_python():
+def test_gated_attention_equals_a_loop_in_plain_python():
     torch.manual_seed(0)
-    look, x = GatedAttention(8, 2).double(), torch.randn(2, 8, 2, 3).double()
-    look.gate.fill_(0.7)
-    wanted, width = x.clone(), 2  # of a head: half of the channels are shared by two
+    layer, x = GatedAttention(8, 2).double(), torch.randn(2, 8, 2, 3).double()
+    layer.gate.fill_(0.7)
+    wanted, width = x.clone(), 2  # of a head: two heads share half of the channels
     for b, (y, c) in itertools.product(range(2), itertools.product(range(2), range(3))):
-        q, k, v = (look.attn.qkv.weight @ x[b].flatten(1) + look.attn.qkv.bias[:, None]).chunk(3)  # each (4, 6)
+        q, k, v = (layer.attn.qkv.weight @ x[b].flatten(1) + layer.attn.qkv.bias[:, None]).chunk(3)  # each (4, 6)
         mixed = []
         for head in range(2):
             rows = slice(head * width, (head + 1) * width)
@@ -141,23 +142,23 @@ def test_gated_attention_equals_a_loop_of_plain_python():
             mixed += [
                 sum(p * v[row, j] for j, p in enumerate(power)) / sum(power) for row in range(rows.start, rows.stop)
             ]
-        wanted[b, :, y, c] += 0.7 * (look.attn.out.weight @ torch.stack(mixed) + look.attn.out.bias)
-    torch.testing.assert_close(look(x), wanted)
+        wanted[b, :, y, c] += 0.7 * (layer.attn.out.weight @ torch.stack(mixed) + layer.attn.out.bias)
+    torch.testing.assert_close(layer(x), wanted)
 
 
 @torch.no_grad()
-def test_who_watches_sees_every_place_look_at_every_place():
+def test_watch_collects_weights_between_all_positions():
     model, x = resnet(attention=[2]).eval(), torch.randn(3, 3, 16, 12)
     model.attention[1].gate.fill_(1.0)
-    with watch(model) as seen:
+    with watch(model) as attended:
         logits = model(x)
-    [weights] = seen["looks.1.attn"]
+    [weights] = attended["attention.1.attn"]
     assert weights.shape == (3, 2, 8 * 6, 8 * 6)
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 2, 48))
     torch.testing.assert_close(model(x), logits)
 
 
-def test_the_gate_opens_when_attention_is_of_use():
+def test_the_gate_gets_a_gradient_at_zero():
     model = resnet(attention=[2])
     model(torch.randn(4, 3, 16, 16))[:, 0].sum().backward()
     assert model.attention[1].gate.grad.abs() > 0
@@ -166,7 +167,7 @@ def test_the_gate_opens_when_attention_is_of_use():
 # Convolutions and norms
 
 
-def test_a_batch_norm_keeps_statistics_but_no_count():
+def test_a_batch_norm_has_running_statistics_but_no_batch_count():
     model = resnet()
     names = {name.rsplit(".", 1)[-1] for name, _ in model.named_buffers()}
     assert names == {"running_mean", "running_var"}
@@ -176,42 +177,42 @@ def test_a_batch_norm_keeps_statistics_but_no_count():
 
 
 @torch.no_grad()
-def test_folded_norms_give_the_same_logits_without_a_norm():
-    model, x = counted(resnet(attention=[2])), torch.randn(2, 3, 16, 16)
+def test_folding_removes_the_batch_norms_and_keeps_the_logits():
+    model, x = with_statistics(resnet(attention=[2])), torch.randn(2, 3, 16, 16)
     folded = fold_batch_norms(copy.deepcopy(model))
     assert not any(isinstance(part, nn.BatchNorm2d) for part in folded.modules())
     torch.testing.assert_close(folded(x), model(x), rtol=1e-4, atol=1e-5)
-    assert torch.equal(fold_batch_norms(folded)(x), folded(x))  # twice is once
+    assert torch.equal(fold_batch_norms(folded)(x), folded(x))  # folding twice changes nothing
 
 
-def test_the_order_in_memory_does_not_matter():
+def test_the_memory_format_of_the_input_does_not_matter():
     model, x = resnet().eval(), torch.randn(2, 3, 16, 16)
     other = x.contiguous(memory_format=torch.channels_last)
     assert torch.equal(model(x), model(other))
     with torch.no_grad():
         grid = x
         for part in (model.stem, *model.stages):
-            grid = part(grid)  # row by row, as it came
-        torch.testing.assert_close(model.classes(grid.mean((2, 3))), model(x))
+            grid = part(grid)  # channels first
+        torch.testing.assert_close(model.classifier(grid.mean((2, 3))), model(x))
 
 
 @pytest.mark.parametrize(
     ("kernel", "stride", "side", "wanted"), [(3, 1, 7, 7), (3, 2, 7, 4), (1, 2, 8, 4), (7, 2, 9, 5)]
 )
-def test_a_stride_keeps_every_other_place_and_the_first(kernel, stride, side, wanted):
+def test_a_stride_keeps_the_first_position_and_every_other(kernel, stride, side, wanted):
     assert ConvNorm(2, 4, kernel, stride)(torch.randn(2, 2, side, side + 1)).shape[2:] == (
         wanted,
         -(-(side + 1) // stride),
     )
 
 
-def test_a_grid_is_halved_by_each_stage_but_the_first():
+def test_each_stage_but_the_first_halves_the_grid():
     assert resnet().encode(torch.randn(2, 3, 16, 12)).shape == (2, 32, 8, 6)
     assert resnet(stem="imagenet").encode(torch.randn(2, 3, 64, 64)).shape == (2, 32, 8, 8)
 
 
-def test_a_branch_is_left_out_for_some_examples_while_training_only():
-    model, x = counted(resnet(drop_path=0.9)), torch.randn(8, 3, 16, 16)
+def test_drop_path_skips_branches_during_training_only():
+    model, x = with_statistics(resnet(drop_path=0.9)), torch.randn(8, 3, 16, 16)
     assert torch.equal(model(x), model(x))
     model.stages.train()
     assert not torch.equal(model(x), model(x))
@@ -220,9 +221,9 @@ def test_a_branch_is_left_out_for_some_examples_while_training_only():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"depths": [1]}, "dims has 2 stages and depths 1; give one number a stage in both"),
+        ({"depths": [1]}, "dims has 2 stages and depths 1; give one number per stage in both"),
         ({"dims": [], "depths": []}, "dims has 0 stages"),
-        ({"dims": [16, 30]}, "width 30 has no quarter for its bottleneck; use a multiple of 4"),
+        ({"dims": [16, 30]}, "width 30 is not 4 times a bottleneck; use a multiple of 4"),
         ({"dims": [16, 0]}, "dims is 0; use 1 or more"),
         ({"attention": [3]}, "attention is 3; use 2 or less"),
         ({"attention": [0]}, "attention is 0; use 1 or more"),
@@ -234,18 +235,18 @@ def test_a_branch_is_left_out_for_some_examples_while_training_only():
     ],
     ids=str,
 )
-def test_a_config_that_cannot_be_is_refused(changes, message):
+def test_an_invalid_config_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         ResNetConfig(**{**SMALL, **changes})
 
 
-def test_pictures_with_other_channels_are_refused():
-    with pytest.raises(ValueError, match=r"pictures have 1 channels, the model reads 3; .* model\.channels=1"):
+def test_images_with_other_channels_are_refused():
+    with pytest.raises(ValueError, match=r"images have 1 channels, the model reads 3; .* model\.channels=1"):
         resnet()(torch.randn(1, 1, 16, 16))
 
 
 @pytest.mark.parametrize("changes", [{"block": "basic"}, {"attention": [1, 2]}], ids=["plain", "attention"])
-def test_it_learns_one_small_batch_by_heart(changes):
+def test_it_overfits_one_small_batch(changes):
     model = resnet(**changes)
     x, wanted = torch.randn(8, 3, 16, 16), torch.arange(8) % 5
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -255,5 +256,5 @@ def test_it_learns_one_small_batch_by_heart(changes):
         loss.backward()
         optimizer.step()
     assert loss < 0.05
-    for look in model.attention:
-        assert isinstance(look, nn.Identity) or look.gate.abs() > 1e-3  # what is of use is used
+    for layer in model.attention:
+        assert isinstance(layer, nn.Identity) or layer.gate.abs() > 1e-3  # the gate has opened

@@ -1,4 +1,4 @@
-"""Swin is Hugging Face's, of both versions: same parameters, same logits, on pictures that windows tile and on others."""
+"""Swin V1 and V2: parity with Hugging Face on images of any size, windows, received attention, invalid configs."""
 
 import json
 import re
@@ -10,12 +10,13 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from regard.decode.fast import column_major
 from regard.interop import weights as interop
-from regard.interop.swin_names import THEIRS_SWIN
+from regard.interop.swin import V1, V2
 from regard.layers import linear
 from regard.layers.attention import QKVWithoutKeyBias
 from regard.layers.biases import relative_position_index
-from regard.layers.linear import column_major, to_int8
+from regard.layers.linear import to_int8
 from regard.layers.tap import watch
 from regard.models import swin
 from regard.models.swin import SIZES, Swin, SwinConfig, attention_received
@@ -35,12 +36,12 @@ def tiny(version: Any = "v1", **changes: Any) -> SwinConfig:
                          "classes": 3, "version": version, **changes})  # fmt: skip
 
 
-def loud(model: nn.Module) -> Any:
+def with_large_weights(model: nn.Module) -> Any:
     torch.manual_seed(3)
     for name, p in model.named_parameters():
         nn.init.normal_(p, std=0.15)
         if name.endswith(("logit_scale", "temperature")):
-            nn.init.uniform_(p, 3, 6)  # some are above the logarithm of 100, and are cut
+            nn.init.uniform_(p, 3, 6)  # some are above log(100), and are clamped
     for part in model.modules():
         if isinstance(part, QKVWithoutKeyBias):
             nn.init.zeros_(part.bias.chunk(3)[1])  # as it always is
@@ -49,7 +50,7 @@ def loud(model: nn.Module) -> Any:
 
 @pytest.fixture
 def known(monkeypatch):
-    monkeypatch.setattr(interop, "THEIRS", {**interop.THEIRS, **THEIRS_SWIN})
+    monkeypatch.setattr(interop, "HF_FAMILIES", {"swin": V1, "swinv2": V2})
 
 
 def imported(theirs: Any, folder: Path) -> Swin:
@@ -66,36 +67,36 @@ def both(theirs: Any, ours: Swin, *size: int) -> tuple[Tensor, Tensor]:
     return ours(x), theirs(x).logits
 
 
-def test_the_released_sizes_have_their_parameters():
+def test_the_released_sizes_have_the_published_parameter_counts():
     with torch.device("meta"):
         counts = {name: sum(p.numel() for p in Swin(SIZES[name]).parameters()) for name in ("tiny", "v2-tiny")}
     assert counts["tiny"] == 28_288_354
     assert counts["v2-tiny"] == 28_351_570
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({}, ""), ({"image": 448}, ""), ({"image": 28}, " is model.image=224"),  # a grid of 7 cannot be halved
-    ({"image": 225}, " is model.image=224 or model.image=448"),
-    ({"image": 96}, " is model.window=6 or model.image=224"),
+@pytest.mark.parametrize(("changes", "hint"), [
+    ({}, ""), ({"image": 448}, ""), ({"image": 28}, "; use model.image=224"),  # a grid of 7 cannot be halved
+    ({"image": 225}, "; use model.image=224 or model.image=448"),
+    ({"image": 96}, "; use model.window=6 or model.image=224"),
     ({"version": "v2", "image": 128, "window": 8}, ""),  # grids of 32, 16, 8 and 4, the last one window
-    ({"version": "v2", "image": 224, "window": 8}, " is model.window=7 or model.image=128 or model.image=256"),
+    ({"version": "v2", "image": 224, "window": 8}, "; use model.window=7 or model.image=128 or model.image=256"),
     ({"image": 32, "patch": 2, "window": 4, "depths": [2, 2, 2], "heads": [3, 6, 12]}, ""),
 ])  # fmt: skip
-def test_a_picture_that_windows_do_not_tile_is_told_which_would(changes, said):
+def test_the_advice_for_an_image_that_windows_do_not_tile_names_sizes_that_they_do(changes, hint):
     advice = SwinConfig(**changes).advice
-    assert advice.endswith(said)
-    assert bool(advice) == bool(said)
-    for key, value in re.findall(r"model\.(\w+)=(\d+)", said):
+    assert advice.endswith(hint)
+    assert bool(advice) == bool(hint)
+    for key, value in re.findall(r"model\.(\w+)=(\d+)", hint):
         assert not SwinConfig(**{**changes, key: int(value)}).advice
 
 
 @pytest.mark.parametrize("name", list(SIZES))
-def test_every_size_is_the_released_one_s_shape(name):
+def test_every_size_has_the_parameters_of_hugging_face_s_model(name):
     config = SIZES[name]
     kind, model = THEIRS[config.version]
-    said = THEIRS_SWIN["swin"].describe(config)
+    described = V1.describe(config)
     with torch.device("meta"):
-        ours, theirs = Swin(config), model(kind(**said))
+        ours, theirs = Swin(config), model(kind(**described))
     idle = sum(len(part.bias) // 3 for part in ours.modules() if isinstance(part, QKVWithoutKeyBias))  # biases of keys
     assert sum(p.numel() for p in ours.parameters()) - idle == sum(p.numel() for p in theirs.parameters())
 
@@ -109,9 +110,9 @@ def test_every_size_is_the_released_one_s_shape(name):
         {"depths": [1, 2, 2], "num_heads": [1, 2, 2], "num_channels": 1, "window_size": 3},
     ],
 )
-def test_logits_are_hugging_face_s(known, tmp_path, version, changes):
+def test_logits_equal_hugging_face_s(known, tmp_path, version, changes):
     kind, model = THEIRS[version]
-    theirs = loud(model(kind(**{**SMALL, **changes})))
+    theirs = with_large_weights(model(kind(**{**SMALL, **changes})))
     size, channels = theirs.config.image_size, theirs.config.num_channels
     ours, wanted = both(theirs, imported(theirs, tmp_path), 3, channels, size, size)
     assert wanted.std() > 0.1
@@ -120,9 +121,9 @@ def test_logits_are_hugging_face_s(known, tmp_path, version, changes):
 
 @VERSIONS
 @pytest.mark.parametrize("size", [(32, 44), (46, 30), (31, 51), (64, 64), (41, 41)])
-def test_logits_are_hugging_face_s_on_any_picture(known, tmp_path, version, size):
+def test_logits_equal_hugging_face_s_on_images_of_any_size(known, tmp_path, version, size):
     kind, model = THEIRS[version]
-    theirs = loud(model(kind(**SMALL)))  # a new one for each: theirs remembers how far it shrank its windows
+    theirs = with_large_weights(model(kind(**SMALL)))  # a new model each time: theirs keeps its windows shrunk
     torch.testing.assert_close(*both(theirs, imported(theirs, tmp_path), 2, 3, *size), **CLOSE)
 
 
@@ -135,13 +136,15 @@ def test_logits_are_hugging_face_s_on_any_picture(known, tmp_path, version, size
     ],
 )
 @pytest.mark.parametrize("size", [(32, 32), (10, 38)])
-def test_windows_of_v2_are_those_of_its_training(known, tmp_path, changes, size):
-    theirs = loud(transformers.Swinv2ForImageClassification(transformers.Swinv2Config(**{**SMALL, **changes})))
+def test_v2_uses_the_windows_of_its_training(known, tmp_path, changes, size):
+    theirs = with_large_weights(
+        transformers.Swinv2ForImageClassification(transformers.Swinv2Config(**{**SMALL, **changes}))
+    )
     torch.testing.assert_close(*both(theirs, imported(theirs, tmp_path), 2, 3, *size), **CLOSE)
 
 
 @VERSIONS
-def test_logits_of_the_tiny_size_are_hugging_face_s(known, tmp_path, version):
+def test_logits_of_the_tiny_size_equal_hugging_face_s(known, tmp_path, version):
     kind, model = THEIRS[version]
     config = kind(num_labels=1000) if version == "v1" else kind(image_size=256, window_size=8, num_labels=1000)
     torch.manual_seed(0)
@@ -157,9 +160,9 @@ def test_logits_of_the_tiny_size_are_hugging_face_s(known, tmp_path, version):
 
 
 @VERSIONS
-def test_hugging_face_opens_what_is_exported(known, tmp_path, version):
+def test_hugging_face_loads_an_exported_model(known, tmp_path, version):
     pretrained_windows = {"pretrained_windows": [5, 0]} if version == "v2" else {}
-    ours = loud(Swin(tiny(version, drop_path=0.2, **pretrained_windows)))
+    ours = with_large_weights(Swin(tiny(version, drop_path=0.2, **pretrained_windows)))
     interop.export_model("swin", ours.config, ours, tmp_path)
     theirs, report = THEIRS[version][1].from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
@@ -183,16 +186,16 @@ def test_hugging_face_opens_what_is_exported(known, tmp_path, version):
         ("depths", None, "config.json.depths: Input should be a valid list"),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_says_why(known, tmp_path, key, value, wanted):
+def test_a_checkpoint_that_does_not_fit_is_refused_with_the_reason(known, tmp_path, key, value, wanted):
     transformers.SwinForImageClassification(transformers.SwinConfig(**SMALL)).save_pretrained(tmp_path)
-    said = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**said, key: value}))
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, key: value}))
     with pytest.raises(ValueError, match=re.escape(wanted)):
         interop.import_model(tmp_path)
 
 
-def test_a_window_larger_than_the_grid_shrinks_and_reads_the_middle_of_its_table():
-    large, small = loud(Swin(tiny(window=4))), loud(Swin(tiny(window=2)))
+def test_a_window_larger_than_the_grid_shrinks_and_uses_the_middle_of_its_table():
+    large, small = with_large_weights(Swin(tiny(window=4))), with_large_weights(Swin(tiny(window=2)))
     state = large.state_dict()
     for name in state:
         if name.endswith("bias.table"):
@@ -203,50 +206,53 @@ def test_a_window_larger_than_the_grid_shrinks_and_reads_the_middle_of_its_table
 
 
 @VERSIONS
-def test_without_gradients_the_same_numbers_come_faster(monkeypatch, version):
-    monkeypatch.setattr(linear, "MUCH", 0)
-    model, x = loud(Swin(tiny(version))), torch.randn(5, 3, 150, 142)  # so large that pictures go one at a time
+def test_inference_in_chunks_gives_the_same_logits(monkeypatch, version):
+    monkeypatch.setattr(linear, "ONEDNN_MIN", 0)
+    model, x = (
+        with_large_weights(Swin(tiny(version))),
+        torch.randn(5, 3, 150, 142),
+    )  # large: one image per chunk
     assert 75 * 71 > 4096
-    learning = model(x)
+    training = model(x)
     with torch.inference_mode():
-        fast = model(x)
-    assert learning.requires_grad
-    torch.testing.assert_close(fast, learning.detach(), rtol=0, atol=1e-5)
+        inference = model(x)
+    assert training.requires_grad
+    torch.testing.assert_close(inference, training.detach(), rtol=0, atol=1e-5)
 
 
 @VERSIONS
 @pytest.mark.parametrize("change", [column_major, to_int8])
 @pytest.mark.filterwarnings("ignore:.*is deprecated")
-def test_other_forms_of_the_weights_give_nearly_the_same(monkeypatch, version, change):
-    model, x = loud(Swin(tiny(version))), torch.randn(2, 3, 16, 16)
-    monkeypatch.setattr(linear, "MUCH", 0)
+def test_column_major_and_int8_weights_give_nearly_the_same_logits(monkeypatch, version, change):
+    model, x = with_large_weights(Swin(tiny(version))), torch.randn(2, 3, 16, 16)
+    monkeypatch.setattr(linear, "ONEDNN_MIN", 0)
     with torch.inference_mode():
         before, after = model(x), change(model)(x)
         monkeypatch.setattr(linear, "ONEDNN", None)
         usual = model(x)
     torch.testing.assert_close(before, after, rtol=0, atol=0.1 if change is to_int8 else 1e-5)
-    torch.testing.assert_close(after, usual, rtol=0, atol=1e-6)  # weights of one byte are not passed over in silence
+    torch.testing.assert_close(after, usual, rtol=0, atol=1e-6)  # int8 weights are used there too
 
 
 @VERSIONS
-def test_nothing_learnt_is_remembered_from_an_earlier_picture(version):
-    swin.cut.cache_clear()
+def test_no_weights_are_cached_from_an_earlier_image(version):
+    swin.plan_windows.cache_clear()
     relative_position_index.cache_clear()
-    model, x = loud(Swin(tiny(version))), torch.randn(1, 3, 16, 16)
+    model, x = with_large_weights(Swin(tiny(version))), torch.randn(1, 3, 16, 16)
     with torch.inference_mode():
         before = model(x)
     for p in model.parameters():
-        p.data.mul_(0.5)  # without a trace in its version
+        p.data.mul_(0.5)  # without increasing its version counter
     assert not torch.allclose(model(x), before, atol=1e-2)
     other = Swin(model.config).eval()
     other.load_state_dict(model.state_dict())
     with torch.inference_mode():
         assert torch.equal(model(x), other(x))
-    model(x).sum().backward()  # what was kept by a picture seen without gradients does not stand in their way
+    model(x).sum().backward()  # tensors cached in inference mode do not break autograd
 
 
 @VERSIONS
-def test_it_learns_a_small_batch_by_heart(version):
+def test_it_overfits_a_small_batch(version):
     torch.manual_seed(0)
     model, x, y = Swin(tiny(version, drop_path=0.1)), torch.randn(6, 3, 16, 16), torch.tensor([0, 1, 2, 0, 1, 2])
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
@@ -259,47 +265,47 @@ def test_it_learns_a_small_batch_by_heart(version):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def put_back_by_hand(weights: Tensor, window: int, shift: int, rows: int, columns: int) -> Tensor:
-    """What each place got, one pair at a time: weights (N, H, M · M, M · M) → (H, rows, columns)."""
+def received_by_loop(weights: Tensor, window: int, shift: int, rows: int, columns: int) -> Tensor:
+    """Attention that each position receives, one pair at a time: weights (N, H, M · M, M · M) → (H, rows, columns)."""
     down, across = -(-rows // window), -(-columns // window)
-    got = torch.zeros(weights.shape[1], rows, columns)
+    received = torch.zeros(weights.shape[1], rows, columns)
     for n in range(down * across):
         for query in range(window**2):
             for key in range(window**2):
-                places = []
-                for one in (query, key):
-                    y = n // across * window + one // window + shift
-                    x = n % across * window + one % window + shift
-                    places.append((y % (down * window), x % (across * window)))
-                if all(y < rows and x < columns for y, x in places):
-                    got[:, places[1][0], places[1][1]] += weights[n, :, query, key]
-    return got / got.mean((1, 2), keepdim=True)
+                positions = []
+                for index in (query, key):
+                    y = n // across * window + index // window + shift
+                    x = n % across * window + index % window + shift
+                    positions.append((y % (down * window), x % (across * window)))
+                if all(y < rows and x < columns for y, x in positions):
+                    received[:, positions[1][0], positions[1][1]] += weights[n, :, query, key]
+    return received / received.mean((1, 2), keepdim=True)
 
 
 @VERSIONS
 @pytest.mark.parametrize("size", [(16, 16), (22, 13)])
-def test_what_each_place_received_is_put_back_on_the_picture(monkeypatch, version, size):
-    monkeypatch.setattr(swin, "AT_ONCE", 1)  # unless someone watches, pictures go one at a time
-    model, x = loud(Swin(tiny(version))), torch.randn(2, 3, *size)
-    with torch.no_grad(), watch(model) as seen:
+def test_received_attention_equals_a_loop_over_all_pairs(monkeypatch, version, size):
+    monkeypatch.setattr(swin, "CHUNK", 1)  # without a tap, one image at a time
+    model, x = with_large_weights(Swin(tiny(version))), torch.randn(2, 3, *size)
+    with torch.no_grad(), watch(model) as attended:
         watched = model(x)
     torch.testing.assert_close(watched, model(x).detach(), rtol=0, atol=1e-5)
-    assert list(seen) == [f"stages.{i}.blocks.{n}.attn" for i in range(2) for n in range(2)]
-    for name, calls in seen.items():
-        [weights] = calls  # all pictures of a batch in one call
+    assert list(attended) == [f"stages.{i}.blocks.{n}.attn" for i in range(2) for n in range(2)]
+    for name, calls in attended.items():
+        [weights] = calls  # the whole batch in one call
         stage = int(name.split(".")[1])
         rows, columns = model.grids(*size)[stage]
         block = model.get_submodule(name.removesuffix(".attn"))
         window, shift = block.fit(block.window, block.shift, rows, columns)
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-        got = attention_received(weights, block, rows, columns)
-        assert got.shape == (2, model.config.heads[stage], rows, columns)
-        torch.testing.assert_close(got.mean((2, 3)), torch.ones(2, model.config.heads[stage]))
-        for one, mine in zip(weights.chunk(2), got, strict=True):
-            torch.testing.assert_close(mine, put_back_by_hand(one, window, shift, rows, columns))
+        received = attention_received(weights, block, rows, columns)
+        assert received.shape == (2, model.config.heads[stage], rows, columns)
+        torch.testing.assert_close(received.mean((2, 3)), torch.ones(2, model.config.heads[stage]))
+        for image, ours in zip(weights.chunk(2), received, strict=True):
+            torch.testing.assert_close(ours, received_by_loop(image, window, shift, rows, columns))
 
 
-def test_grids_are_those_the_stages_work_on():
+def test_grids_are_those_of_the_stages():
     model = Swin(tiny(depths=[1, 1, 1], heads=[1, 2, 2]))
     with torch.no_grad():
         shapes = []
@@ -312,16 +318,16 @@ def test_grids_are_those_the_stages_work_on():
 @pytest.mark.parametrize(
     ("changes", "wanted"),
     [
-        ({"heads": [2]}, "2 depths and 1 heads; give one of each for every stage"),
+        ({"heads": [2]}, "2 depths and 1 heads; give one of each per stage"),
         ({"heads": [2, 3]}, "width 16 does not split into 3 heads; use a multiple of 3"),
         ({"depths": [], "heads": []}, "stages is 0; use 1 or more"),
         ({"depths": [2, 0]}, r"depths\[1\] is 0; use 1 or more"),
-        ({"pretrained_windows": [4, 4]}, "give one window for every stage of a v2, or none"),
+        ({"pretrained_windows": [4, 4]}, r"pretrained_windows is \[4, 4\]; give one per stage of a v2, or none"),
         ({"drop_path": 1.0}, "drop_path is 1.0; use 0 or more and less than 1"),
         ({"depths": (2, 2)}, "valid list"),
         ({"version": "v3"}, "'v1' or 'v2'"),
     ],
 )
-def test_a_config_that_cannot_be_built_is_refused(changes, wanted):
+def test_an_invalid_config_is_refused(changes, wanted):
     with pytest.raises(ValueError, match=wanted):
         tiny(**changes)

@@ -111,7 +111,7 @@ def apply_operations(x: Tensor, which: Tensor, magnitude: Tensor) -> Tensor:
     return x
 
 
-def _bytes(x: Tensor) -> Tensor:
+def _to_bytes(x: Tensor) -> Tensor:
     return x.round().clamp(0, 255).to(torch.uint8)
 
 
@@ -133,7 +133,7 @@ def _warp(x: Tensor, which: Tensor, magnitude: Tensor) -> Tensor:
     ])  # (5, 6, B)  # fmt: skip
     matrix = where[which - 1, :, torch.arange(len(x))].view(-1, 2, 3)
     grid = F.affine_grid(matrix, list(x.shape), align_corners=False)  # (B, Y, X, 2)
-    return _bytes(F.grid_sample(x.float() - GREY, grid, align_corners=False) + GREY)
+    return _to_bytes(F.grid_sample(x.float() - GREY, grid, align_corners=False) + GREY)
 
 
 def _grey(x: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ def _grey(x: Tensor) -> Tensor:
 
 def _enhance(degenerate: Tensor, x: Tensor, magnitude: Tensor) -> Tensor:
     """Interpolate from a degenerate image to the image, and beyond it for positive magnitudes, as in PIL."""
-    return _bytes(degenerate + (x.float() - degenerate) * (1 + ENHANCE * magnitude))
+    return _to_bytes(degenerate + (x.float() - degenerate) * (1 + ENHANCE * magnitude))
 
 
 def _brightness(x: Tensor, magnitude: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ def _autocontrast(x: Tensor, magnitude: Tensor) -> Tensor:
     low, high = x.float().flatten(2).aminmax(dim=2)
     span = (high - low)[:, :, None, None]
     stretched = (x.float() - low[:, :, None, None]) * (255 / span.clamp(min=1))
-    return torch.where(span > 0, _bytes(stretched), x)
+    return torch.where(span > 0, _to_bytes(stretched), x)
 
 
 def _equalize(x: Tensor, magnitude: Tensor) -> Tensor:

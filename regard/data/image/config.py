@@ -1,7 +1,7 @@
 """Which images a run reads, and how they are resized, augmented and normalised."""
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -16,6 +16,8 @@ CHANGES = ("crop", "flip", "augment", "mixup", "erase", "mean", "std", "resize")
 @dataclass(frozen=True, config=STRICT)
 class ImageData:
     """Keys of [data] for the tasks that read images."""
+
+    INHERITED: ClassVar = ("fit", "resize", "resample", "mean", "std")  # keys that a fine-tuned run takes over
 
     source: str = ""  # a named data set (cifar10, mnist, …); empty: own folders
     train: str = ""  # own folder, with one folder of images for each class
@@ -54,6 +56,4 @@ def require_unchanged(data: ImageData) -> None:
     default = ImageData()
     for key in CHANGES:
         if getattr(data, key) != getattr(default, key):
-            raise ValueError(
-                f"data.{key}={getattr(data, key)} is for classification; generation reads images unchanged"
-            )
+            raise ValueError(f"data.{key}={getattr(data, key)} is for classification; generation reads images unchanged")

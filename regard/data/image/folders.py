@@ -107,9 +107,7 @@ def list_images(folder: Path, least: int = 2) -> ImageFolder:
     if not labels:
         raise ValueError(f"{folder} holds no folders; put the images of each class in one, such as {folder}/cats")
     if set(labels) <= SPLITS:
-        raise ValueError(
-            f"{folder} holds {', '.join(labels)}, which are splits; give one, such as {folder / labels[0]}"
-        )
+        raise ValueError(f"{folder} holds {', '.join(labels)}, which are splits; give one, such as {folder / labels[0]}")
     files: list[tuple[Path, str]] = []
     for label in labels:
         if label.splitlines() != [label] or not label.strip() or not _is_text(label):
@@ -185,10 +183,10 @@ def folder_source(listed: ImageFolder, labels: Sequence[str], read: Callable[[Pa
     stamps = [(_relative(file, listed.folder), (s := file.stat()).st_size, s.st_mtime_ns) for file in files]
     ids = np.array([label_ids[label] for _, label in listed.files], dtype=np.int64)
     identity = [str(listed.folder.resolve()), stamps]
-    return ImageSource(str(listed.folder), lambda: _in_order(read, files), ids, identity)
+    return ImageSource(str(listed.folder), lambda: _read_ahead(read, files), ids, identity)
 
 
-def _in_order(read: Callable[[Path], Bytes], files: Iterable[Path]) -> Iterator[Bytes]:
+def _read_ahead(read: Callable[[Path], Bytes], files: Iterable[Path]) -> Iterator[Bytes]:
     """Images read by several threads, in the order of the files; only a few are in memory."""
     threads = os.cpu_count() or 1
     waiting: deque[Future[Bytes]] = deque()

@@ -24,14 +24,7 @@ from regard.config import nearest
 from regard.data.cache import cached
 from regard.data.files import flush, write_atomic
 from regard.data.image.config import ImageData
-from regard.data.image.folders import (
-    ImageFolder,
-    ImageSource,
-    folder_source,
-    list_images,
-    named_source,
-    split_validation,
-)
+from regard.data.image.folders import ImageFolder, ImageSource, folder_source, list_images, named_source, split_validation
 from regard.data.image.io import Bytes, Ints, read_image, resize_square
 from regard.data.sources import SOURCES
 
@@ -85,6 +78,7 @@ class ImageDataset(NamedTuple):
     train: ImageStore
     valid: ImageStore
     labels: tuple[str, ...]  # class names by id; none if no class is learned
+    tokenizer: None = None  # of text alone
 
 
 def prepare(data: ImageData, model: ImageInput, report: Report, progress: Progress, *, labeled: bool) -> ImageDataset:

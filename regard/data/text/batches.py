@@ -97,7 +97,7 @@ def _endless(
         while pool < len(pools):
             rng = np.random.default_rng([seed, epoch, pool])
             pairs = store.read(pools[pool])
-            rows = _cut(pairs, tokens, rng.permutation(len(pairs.starts)), ends)
+            rows = _split_by_tokens(pairs, tokens, rng.permutation(len(pairs.starts)), ends)
             rows = [rows[i] for i in rng.permutation(len(rows))]
             for index in range(skip, len(rows)):
                 last = index + 1 == len(rows)
@@ -111,12 +111,12 @@ def _endless(
 def _once(store: PairStore, tokens: int, ends: int, collate: Callable[[Pool], Batch]) -> Iterator[Batch]:
     for first in range(0, store.blocks, POOL):
         pairs = store.read(range(first, min(first + POOL, store.blocks)))
-        for rows in _cut(pairs, tokens, np.arange(len(pairs.starts)), ends):
+        for rows in _split_by_tokens(pairs, tokens, np.arange(len(pairs.starts)), ends):
             yield collate(pairs.take(rows))
         del pairs
 
 
-def _cut(pool: Pool, tokens: int, order: Ints, ends: int) -> list[Ints]:
+def _split_by_tokens(pool: Pool, tokens: int, order: Ints, ends: int) -> list[Ints]:
     """Rows of a pool → batches whose longer side, padded, has at most `tokens` tokens; a longer pair is a batch alone."""
     longer = np.maximum(pool.sources, pool.targets) + ends
     # Pairs of one length go from short sources to short targets, those of the next length back: neighbours are alike.

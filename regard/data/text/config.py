@@ -1,6 +1,6 @@
 """Which text a run reads, and how it becomes tokens."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -13,6 +13,8 @@ __all__ = ["TextData"]
 @dataclass(frozen=True, config=STRICT)
 class TextData:
     """Keys of [data] for the tasks that read text."""
+
+    INHERITED: ClassVar = ("tokenizer", "vocab")  # keys that a fine-tuned run takes from the run it starts from
 
     source: str = ""  # named data sets or a toy (multi30k, sst2, reverse), separated by commas; empty: own files
     pair: str = ""  # languages of a named data set, source first; empty: its first pair

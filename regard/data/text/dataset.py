@@ -59,7 +59,7 @@ def prepare_pairs(
     what = "source and target on each line"
     tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, train.pairs, what, special, progress, check)
     stores = [encode_pairs_split(data, split, tokenizer, report, progress) for split in ("train", "valid")]
-    return TextDataset(tokenizer, stores[0], stores[1], _samples(data, tokenizer))
+    return TextDataset(tokenizer, stores[0], stores[1], _sample_pairs(data, tokenizer))
 
 
 def prepare_text(
@@ -89,7 +89,7 @@ def prepare_labeled(
     )  # fmt: skip
     labels = SOURCES[data.source].labels if data.source in SOURCES else _find_classes(train, report)
     stores = [encode_labeled_split(data, split, tokenizer, report, progress, labels) for split in ("train", "valid")]
-    return TextDataset(tokenizer, stores[0], stores[1], _samples(data, tokenizer), labels)
+    return TextDataset(tokenizer, stores[0], stores[1], _sample_pairs(data, tokenizer), labels)
 
 
 def _prepare_tokenizer(
@@ -125,7 +125,7 @@ def require_special(
     elif pad and special.pad == special.eos:
         lacks = "<pad>"
     if lacks:
-        raise ValueError(f"the tokenizer {file} has no {lacks}, which task {task} needs; init from another, or none")
+        raise ValueError(f"the tokenizer {file} has no {lacks}, which task {task} needs; init from another run, or none")
 
 
 def encode_pairs_split(
@@ -190,7 +190,7 @@ def _find_classes(train: Split, report: Report) -> tuple[str, ...]:
     return tuple(sorted(counts))
 
 
-def _samples(data: TextData, tokenizer: Tokenizer) -> list[Pair]:
+def _sample_pairs(data: TextData, tokenizer: Tokenizer) -> list[Pair]:
     """A few validation pairs that fit the model, from each set of a mixture."""
     names, found = source_names(data), list[Pair]()
     for name in names:

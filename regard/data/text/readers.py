@@ -90,7 +90,5 @@ def read_labeled(file: Path, names: Sequence[str]) -> Iterator[Pair]:
     for number, line in enumerate(read_lines(file), 1):
         label, *columns = line.split("\t")
         if not columns or not label.isdecimal() or int(label) >= len(names):
-            raise ValueError(
-                f"{file} line {number} has class {label!r}; wanted 0 to {len(names) - 1}, a tab, and the text"
-            )
+            raise ValueError(f"{file} line {number} has class {label!r}; wanted 0 to {len(names) - 1}, a tab, and the text")
         yield ". ".join(columns), names[int(label)]

@@ -117,7 +117,7 @@ def encode_pairs(
             sources, targets = (tokenizer.encode(side) for side in zip(*lines, strict=True))
             return zip(sources, targets, strict=True)
 
-        _write(folder, pairs(), name, _dtype(tokenizer), max_len, encode, progress)
+        _write_pairs(folder, pairs(), name, _dtype(tokenizer), max_len, encode, progress)
 
     return PairStore(cached([BLOCK, identity, tokenizer.digest, max_len], write))
 
@@ -140,12 +140,12 @@ def encode_labeled(
             texts = tokenizer.encode([text for text, _ in lines])
             return ((ids, [label_ids[label]]) for ids, (_, label) in zip(texts, lines, strict=True))
 
-        _write(folder, pairs(), name, _dtype(tokenizer), max_len, encode, progress, cut=True)
+        _write_pairs(folder, pairs(), name, _dtype(tokenizer), max_len, encode, progress, cut=True)
 
     return PairStore(cached([BLOCK, identity, tokenizer.digest, max_len, "labels", list(labels)], write))
 
 
-def _write(folder: Path, pairs: Iterator[Pair], name: str, dtype: "np.dtype[np.unsignedinteger]", max_len: int,
+def _write_pairs(folder: Path, pairs: Iterator[Pair], name: str, dtype: "np.dtype[np.unsignedinteger]", max_len: int,
            encode: Callable[[list[Pair], int], Iterator[Encoded]], progress: Callable[[int], None],
            cut: bool = False) -> None:  # fmt: skip
     """Stream pairs to a folder; `encode` gets pairs and the count before them; long pairs are left out, or `cut`."""

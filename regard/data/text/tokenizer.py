@@ -20,18 +20,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from regard.config import nearest
 from regard.data.files import write_atomic
 
-__all__ = [
-    "BOS",
-    "EOS",
-    "KINDS",
-    "PAD",
-    "SENTINELS",
-    "UNK",
-    "SpecialTokens",
-    "Tokenizer",
-    "train_bpe",
-    "train_tokenizer",
-]
+__all__ = ["BOS", "EOS", "KINDS", "PAD", "SENTINELS", "UNK", "SpecialTokens", "Tokenizer", "train_bpe", "train_tokenizer"]
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3  # ids in tokenizers trained here
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
@@ -93,9 +82,7 @@ def _train_bytes(lines: Iterable[str], vocab: int, extra: Sequence[str]) -> "Tok
     # A word includes the space before it, and so does the token that masks it.
     special = [*SPECIAL, *(tokenizers.AddedToken(token, lstrip=True, special=True) for token in extra)]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
     inner.train_from_iterator(lines, trainer)
     return Tokenizer(inner)
 
@@ -240,7 +227,7 @@ class Tokenizer:
     @cached_property
     def _spelled(self) -> frozenset[int]:
         """Special tokens that text can still encode to: T5's vocabulary has "</s>" as a piece of text too."""
-        names = self.tokens(self.special_ids)
+        names = self.ids_to_tokens(self.special_ids)
         written = self._inner.encode_batch_fast([*names, *(f"a{name}a" for name in names)], add_special_tokens=False)
         return frozenset(index for line in written for index in line.ids) & {*self.special_ids} - {self.special.unk}
 
@@ -248,24 +235,24 @@ class Tokenizer:
         """The text of token ids, without special tokens."""
         return self._inner.decode(list(ids), skip_special_tokens=True)
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
+    def ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
         """The tokens as spelled in the vocabulary, ▁ for a space."""
         unknown = self._inner.id_to_token(self.special.unk) or SPECIAL[UNK]
         return [self._inner.id_to_token(index) or unknown for index in ids]
 
-    def labels(self, ids: Sequence[int]) -> list[str]:
+    def display(self, ids: Sequence[int]) -> list[str]:
         """The tokens for figures, the same for every kind: ▁ before the start of a word, ⏎ for a line end."""
         known = self._inner.get_vocab()
-        pairs = zip(ids, self.tokens(ids), strict=True)
+        pairs = zip(ids, self.ids_to_tokens(ids), strict=True)
         tokens = [("" if index in self.special_ids else "▁") + token for index, token in pairs]
         if any(token.startswith("##") for token in known):
             return [token.replace("▁##", "", 1) for token in tokens]
         if "Ġ" in known:
             return [token.replace("▁Ġ", "▁▁", 1).replace("Ċ", "⏎").replace("▁", "", 1) for token in tokens]
         if any(token.startswith("▁") for token in known):
-            return self.tokens(ids)
+            return self.ids_to_tokens(ids)
         return [token.replace("\n", "⏎").replace("▁ ", "▁␣") for token in tokens]
 
-    def ids(self, tokens: Sequence[str]) -> list[int]:
+    def tokens_to_ids(self, tokens: Sequence[str]) -> list[int]:
         """The ids of tokens as spelled in the vocabulary."""
         return [self.special.unk if (n := self._inner.token_to_id(token)) is None else n for token in tokens]

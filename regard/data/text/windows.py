@@ -73,7 +73,7 @@ def all_windows(text: Tokens, length: int, tokens: int) -> Iterator[WindowBatch]
     """Every token but the first predicted once, in order; the last window may be shorter, in a batch of its own."""
     if len(text) < 2:
         raise ValueError(f"a text of {len(text)} tokens has no next token to predict; give a longer text")
-    for starts, size in _in_order(len(text) - 1, length, tokens // length):
+    for starts, size in _sequential(len(text) - 1, length, tokens // length):
         yield _read_windows(text, starts, size + 1)
 
 
@@ -99,7 +99,7 @@ def all_masked_windows(
 ) -> Iterator[MaskedBatch]:
     """The whole text once, in order, with the same tokens masked every time."""
     inside, kept = _between(length), _unmasked(special, special_ids)
-    for index, (starts, size) in enumerate(_in_order(len(text), inside, tokens // length)):
+    for index, (starts, size) in enumerate(_sequential(len(text), inside, tokens // length)):
         batch = _mask(text, starts, size, special, kept, vocab, [VALID_SEED, index])
         if batch.tokens:
             yield batch
@@ -117,7 +117,7 @@ def all_span_windows(text: Tokens, length: int, tokens: int, special: SpecialTok
     """The whole text once, in order, with the same spans cut out every time; a last window of one token is left out."""
     if len(text) < 2:
         raise ValueError(f"a text of {len(text)} tokens has no span to spare; give a longer text")
-    for index, (starts, size) in enumerate(_in_order(len(text), length, tokens // length)):
+    for index, (starts, size) in enumerate(_sequential(len(text), length, tokens // length)):
         if size > 1:
             yield _corrupt(text, starts, size, special, [VALID_SEED, index])
 
@@ -141,7 +141,7 @@ def _order(
         epoch, skip = epoch + 1, 0
 
 
-def _in_order(total: int, length: int, size: int) -> Iterator[tuple[Ints, int]]:
+def _sequential(total: int, length: int, size: int) -> Iterator[tuple[Ints, int]]:
     """The starts of `size` windows at a time, in order, and their length; a shorter last window comes alone."""
     size = max(1, size)
     whole = np.arange(0, total - length + 1, length)

@@ -163,7 +163,7 @@ def test_a_word_that_a_set_has_removed_is_the_unknown_token(sets, tmp_path, kind
     found, _, _ = ready(TextData(source="wikitext-2", vocab=200, tokenizer=kind), tmp_path, "language_model")
     unknown = found.tokenizer.special.unk
     assert unknown in found.valid.tokens.tolist()
-    assert found.tokenizer.ids(["⁇"]) == found.tokenizer.ids(["unk"]) == [unknown]  # neither is a token
+    assert found.tokenizer.tokens_to_ids(["⁇"]) == found.tokenizer.tokens_to_ids(["unk"]) == [unknown]  # neither is a token
 
 
 @pytest.mark.parametrize(("text", "prompt"), [

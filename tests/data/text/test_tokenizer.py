@@ -72,7 +72,7 @@ def trained() -> Tokenizer:
 def test_a_word_has_the_same_tokens_before_a_full_stop(tokenizer):
     with_stop, without = tokenizer.encode(["a bike.", "a bike"])
     assert with_stop[:-1] == without
-    assert tokenizer.tokens(with_stop)[-1] == "."
+    assert tokenizer.ids_to_tokens(with_stop)[-1] == "."
 
 
 @pytest.mark.parametrize("text", [*SPECIAL, "</s>", "a </s> b", "a</s>", "<s><s>", "<pad>.", "< / s >", " <unk>"])
@@ -89,8 +89,8 @@ def test_text_that_spells_a_special_token_is_text_after_loading_too(tokenizer, t
 
 
 def test_special_tokens_have_the_first_ids_and_are_not_decoded(tokenizer):
-    assert tokenizer.tokens([PAD, BOS, EOS, UNK]) == list(SPECIAL)
-    assert tokenizer.ids(list(SPECIAL)) == [0, 1, 2, 3]
+    assert tokenizer.ids_to_tokens([PAD, BOS, EOS, UNK]) == list(SPECIAL)
+    assert tokenizer.tokens_to_ids(list(SPECIAL)) == [0, 1, 2, 3]
     (ids,) = tokenizer.encode(["a man"])
     assert tokenizer.decode([BOS, *ids, EOS, PAD, PAD]) == "a man"
 
@@ -114,7 +114,7 @@ def test_lines_are_encoded_in_their_order_as_if_alone(tokenizer):
 def test_ids_are_below_the_vocabulary_size_asked_for(tokenizer):
     assert tokenizer.vocab == 200
     assert max(map(max, tokenizer.encode(LINES))) < 200
-    assert tokenizer.ids(tokenizer.tokens(range(200))) == list(range(200))
+    assert tokenizer.tokens_to_ids(tokenizer.ids_to_tokens(range(200))) == list(range(200))
 
 
 def test_a_saved_tokenizer_is_the_same(tokenizer, tmp_path):
@@ -213,8 +213,8 @@ def test_a_tokenizer_of_another_library_is_read(tokenizer, tmp_path):
 
 def test_unknown_ids_and_tokens_are_the_unknown_token():
     other = of_words("[UNK]", "[SEP]", "a")
-    assert other.tokens([2, 99]) == ["a", "[UNK]"]
-    assert other.ids(["a", "zebra"]) == [2, 0]
+    assert other.ids_to_tokens([2, 99]) == ["a", "[UNK]"]
+    assert other.tokens_to_ids(["a", "zebra"]) == [2, 0]
 
 
 def test_special_ids_are_the_added_tokens_flagged_as_special():

@@ -45,8 +45,8 @@ def tokenizer(request) -> Tokenizer:
 
 def test_special_tokens_have_the_first_ids_and_extra_tokens_the_next(tokenizer):
     first = ("[PAD]", "[CLS]", "[SEP]", "[UNK]") if tokenizer is learned("wordpiece") else SPECIAL
-    assert tokenizer.tokens(range(4)) == list(first)
-    assert tokenizer.tokens(range(4, 105)) == list(EXTRA)
+    assert tokenizer.ids_to_tokens(range(4)) == list(first)
+    assert tokenizer.ids_to_tokens(range(4, 105)) == list(EXTRA)
     assert tokenizer.special == SpecialTokens(PAD, BOS, EOS, UNK, 4, tuple(range(5, 105)))
     assert tokenizer.special_ids == tuple(range(105))
 
@@ -130,12 +130,12 @@ def test_characters_round_trip_one_token_each(text):
     (ids,) = learned("characters").encode([text])
     assert learned("characters").decode(ids) == text
     assert len(ids) == len(text)
-    assert learned("characters").tokens(ids) == list(text)
+    assert learned("characters").ids_to_tokens(ids) == list(text)
 
 
 def test_a_character_never_seen_is_unknown():
     tokenizer = learned("characters")
-    assert tokenizer.encode(["c漢a"]) == [[*tokenizer.ids(["c"]), UNK, *tokenizer.ids(["a"])]]
+    assert tokenizer.encode(["c漢a"]) == [[*tokenizer.tokens_to_ids(["c"]), UNK, *tokenizer.tokens_to_ids(["a"])]]
     assert tokenizer.vocab == 105 + len({c for line in STORY for c in line})
 
 
@@ -150,7 +150,7 @@ def test_only_bytes_and_characters_keep_line_ends():
 def test_wordpiece_is_read_as_hugging_face_reads_it(tmp_path):
     """An independent reference: BERT's own greedy longest match, written out."""
     tokenizer = learned("wordpiece")
-    vocab = {tokenizer.tokens([index])[0]: index for index in range(tokenizer.vocab)}
+    vocab = {tokenizer.ids_to_tokens([index])[0]: index for index in range(tokenizer.vocab)}
 
     def pieces(word: str) -> list[int]:
         found, at = [], 0
@@ -217,11 +217,11 @@ def test_an_unknown_kind_is_refused_with_the_nearest():
 def test_labels_mark_the_start_of_a_word_for_every_kind(kind, wanted):
     tokenizer = train_tokenizer(["a man\n"] * 9, kind, 300)
     special = tokenizer.special
-    assert tokenizer.labels([special.bos, *tokenizer.encode(["a man\n"])[0], special.eos]) == wanted
+    assert tokenizer.display([special.bos, *tokenizer.encode(["a man\n"])[0], special.eos]) == wanted
 
 
 def test_a_piece_inside_a_word_is_labelled_without_a_space():
     tokenizer = train_tokenizer(["ab abc"] * 9, "wordpiece", 9)
-    labels = tokenizer.labels(tokenizer.encode(["abc"])[0])
+    labels = tokenizer.display(tokenizer.encode(["abc"])[0])
     assert "".join(labels) == "▁abc"
     assert len(labels) > 1

@@ -1,0 +1,69 @@
+"""ViT ↔ Hugging Face's vit: config.json and tensor names.
+
+Shapes: D width, C channels, P side of a patch, T tokens, the class token first.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from regard.interop.tables import FIRST_ROW, HFCheckpoint, HFFamily, TensorMap, Transform, map_layer
+from regard.models.vit import EPS, ViT, ViTConfig
+
+__all__ = ["FAMILY"]
+
+SIZES = {"image": "image_size", "patch": "patch_size", "channels": "num_channels", "dim": "hidden_size",
+         "depth": "num_hidden_layers", "heads": "num_attention_heads"}  # our key → theirs  # fmt: skip
+FIXED = {"hidden_act": "gelu", "layer_norm_eps": EPS, "qkv_bias": True}
+BLOCK = {
+    "attn_residual.norm": ("layernorm_before",),
+    "attn.qkv": ("attention.attention.query", "attention.attention.key", "attention.attention.value"),
+    "attn.out": ("attention.output.dense",),
+    "mlp_residual.norm": ("layernorm_after",),
+    "mlp.up": ("intermediate.dense",),
+    "mlp.down": ("output.dense",),
+}
+
+
+def _parse_config(hf: HFCheckpoint) -> ViTConfig:
+    hf.require(**FIXED, problem_type="single_label_classification")
+    hf = hf.with_defaults(num_channels=3)
+    for key in ("image_size", "patch_size"):  # [224, 224] means 224
+        sides = hf.get(key)
+        if isinstance(sides, list) and sides == 2 * sides[:1]:
+            hf = replace(hf, config={**hf.config, key: sides[0]})
+    hidden, dim = hf.get("intermediate_size"), hf.get("hidden_size")
+    if not (isinstance(hidden, int) and isinstance(dim, int) and dim > 0 and hidden % dim == 0):
+        raise ValueError(f"config.json has intermediate_size = {hidden!r}; regard needs a multiple of hidden_size")
+    return hf.build(ViTConfig, SIZES, mlp_ratio=hidden // dim, classes=hf.count_classes("classifier.weight"),
+                    dropout=hf.get("hidden_dropout_prob", 0.0), drop_path=hf.get("drop_path_rate", 0.0))  # fmt: skip
+
+
+def _describe_config(c: ViTConfig) -> dict[str, object]:
+    if c.pool != "token":
+        raise ValueError(f"this vit has pool = {c.pool!r}; Hugging Face's has 'token': train it with model.pool=token")
+    if c.convs:
+        raise ValueError(f"this vit has convs = {c.convs}; Hugging Face's has none: train it with 'model.convs=[]'")
+    return {"model_type": "vit", "architectures": ["ViTForImageClassification"], **FIXED,
+            "intermediate_size": c.mlp_ratio * c.dim, "hidden_dropout_prob": c.dropout,
+            "attention_probs_dropout_prob": 0.0, "drop_path_rate": c.drop_path, "encoder_stride": c.patch}  # fmt: skip
+
+
+def _map_tensors(c: ViTConfig) -> Iterator[TensorMap]:
+    # Their patch embedding is a convolution (D, C, P, P), ours is linear (D, C · P · P).
+    conv = Transform(lambda x: x.flatten(1), lambda x: x.unflatten(1, (c.channels, c.patch, c.patch)))
+    yield TensorMap("token", ("vit.embeddings.cls_token",))
+    yield TensorMap("positions.table", ("vit.embeddings.position_embeddings",), FIRST_ROW)  # (1, T, D) → (T, D)
+    yield from map_layer("embed", "vit.embeddings.patch_embeddings.projection", weight=conv)
+    for i in range(c.depth):
+        for ours, names in BLOCK.items():
+            yield from map_layer(f"blocks.{i}.{ours}", *(f"vit.encoder.layer.{i}.{name}" for name in names))
+    yield from map_layer("final_norm", "vit.layernorm")
+    yield from map_layer("classifier", "classifier")
+
+
+FAMILY = HFFamily(
+    "vit", "vit", ViT, _parse_config, _describe_config, _map_tensors, SIZES, "vit.",
+    ignored=("pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token", "decoder.0.weight",
+             "decoder.0.bias"),  # heads of other tasks
+    heads=lambda c: ("classifier",), headless="ViTModel",
+)  # fmt: skip

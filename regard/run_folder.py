@@ -1,0 +1,220 @@
+"""A run folder: the only code that knows the names of its files.
+
+    config.json           the model's family and sizes, and the format of the folder
+    run.toml              the whole run; written last, so a folder that has it can be resumed
+    model.safetensors     the newest weights; at the end the best
+    tokenizer.json        of a model that reads text
+    labels.txt            a class name a line, of a classifier
+    README.md             the model card
+    log.jsonl, events/    the training log, for people and for TensorBoard
+    checkpoints/step-N/   weights, optimizer and training state with their checksums
+    .lock                 held while a training runs
+
+safetensors, JSON and TOML only: nothing that is loaded can run code.  Nothing is written through a link that leads out of it.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.config import nearest
+from regard.data.files import write_atomic
+
+__all__ = ["FORMAT", "Checkpoint", "RunFolder"]
+
+FORMAT = 3  # raised when an older regard could not read what a newer one writes
+DESCRIPTION = ("model_type", "regard_version", "format")  # keys of config.json that are not the model's own
+FILES = ("run.toml", "config.json", "model.safetensors", "labels.txt", "README.md", "log.jsonl", "tokenizer.json")
+PARTS = {".lock", ".tokenizer.part"}  # present before a training has begun
+
+
+class Checkpoint(NamedTuple):
+    """The files of one checkpoint."""
+
+    path: Path
+
+    @property
+    def step(self) -> int:
+        """The step after which it was written."""
+        return int(self.path.name.removeprefix("step-"))
+
+    @property
+    def weights(self) -> Path:
+        """The model's tensors."""
+        return self.path / "model.safetensors"
+
+    @property
+    def optimizer(self) -> Path:
+        """The optimizer's moments and the state of the random generators."""
+        return self.path / "optimizer.safetensors"
+
+    @property
+    def state(self) -> Path:
+        """The training state, with the checksums of all three."""
+        return self.path / "state.json"
+
+
+class RunFolder:
+    """The files of one run; `checkpoints` may be a folder elsewhere (`train.checkpoints`)."""
+
+    def __init__(self, path: str | Path, checkpoints: str = ""):
+        self.path = Path(path)
+        self.config, self.run, self.weights = self.path / FILES[1], self.path / FILES[0], self.path / FILES[2]
+        self.labels, self.card, self.log, self.tokenizer = (self.path / name for name in FILES[3:])
+        self.events = self.path / "events"
+        self.checkpoints = Path(checkpoints).expanduser() if checkpoints else self.path / "checkpoints"
+        self.new_tokenizer = self.path / ".tokenizer.part"  # until the data is known to be usable
+
+    @property
+    def started(self) -> bool:
+        """Whether a training has begun here."""
+        return self.run.exists()
+
+    @property
+    def neighbours(self) -> list[str]:
+        """Names of the run folders beside this one."""
+        return [file.parent.name for file in self.path.parent.glob(f"*/{self.run.name}")]
+
+    def write_description(self, family: str, config: Mapping[str, object], version: str) -> None:
+        """Write config.json."""
+        about = dict(zip(DESCRIPTION, (f"regard-{family}", version, FORMAT), strict=True))
+        write_atomic(self.config, json.dumps({**about, **config}, indent=1).encode())
+
+    def read_description(self) -> tuple[str, dict[str, object]]:
+        """Read config.json: the model's family and the keys of its config."""
+        file, wrong = self.config, "train again, or restore the file"
+        try:
+            about = json.loads(file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            near = nearest(self.path.name, self.neighbours)
+            raise ValueError(f"{self.path} is not a run folder: it has no {file.name}{near}; `regard train` makes one") from None
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{file} is damaged ({error}); {wrong}") from None
+        if not isinstance(about, dict):
+            raise ValueError(f"{file} is damaged (no table of keys); {wrong}")
+        kind, written = str(about.get("model_type", "")), about.get("format")
+        if "format" not in about and kind and not kind.startswith("regard-"):
+            raise ValueError(f"{self.path} is a {kind} of another library; import it first: "
+                             f"regard import {self.path} --to runs/NAME")  # fmt: skip
+        if written != FORMAT:
+            raise ValueError(
+                f"{self.path} was written by regard {about.get('regard_version', 'of unknown version')} in format {written}; "
+                f"this regard reads format {FORMAT}: use that version, or train again"
+            )
+        return kind.removeprefix("regard-"), {key: value for key, value in about.items() if key not in DESCRIPTION}
+
+    def read_labels(self) -> tuple[str, ...]:
+        """Class names by index; empty if the run has none."""
+        if not self.labels.exists():
+            return ()
+        return tuple(self.labels.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
+
+    def write_labels(self, labels: Sequence[str]) -> None:
+        """Write the class names, one a line."""
+        write_atomic(self.labels, "".join(f"{label}\n" for label in labels).encode())
+
+    def begin(self, *, text: bool, labels: Sequence[str]) -> None:
+        """Replace an earlier run by a new one, whose tokenizer lies in `new_tokenizer` if it reads text.
+
+        run.toml goes first, so that a folder left half cleared is no run.
+        """
+        for file in (self.run, self.config, self.weights, self.labels, self.card, self.log):
+            file.unlink(missing_ok=True)
+        for checkpoint in self.saved():
+            shutil.rmtree(checkpoint.path)
+        _remove_folder(self.events)
+        if self.checkpoints.parent == self.path:
+            _remove_folder(self.checkpoints)
+        if text:
+            os.replace(self.new_tokenizer, self.tokenizer)
+        if labels:
+            self.write_labels(labels)
+
+    def saved(self) -> list[Checkpoint]:
+        """All checkpoints, oldest first."""
+        return [Checkpoint(path) for path in sorted(self.checkpoints.glob("step-*"))]
+
+    def checkpoint(self, step: int) -> Checkpoint:
+        """The checkpoint of a step, whether it exists or not."""
+        return Checkpoint(self.checkpoints / f"step-{step:08d}")
+
+    def publish(self, weights: Path) -> None:
+        """Make a checkpoint's weights those of the run; a hard link where the disk allows, else a copy."""
+        part = self.path / f".{self.weights.name}.part"
+        part.unlink(missing_ok=True)
+        try:
+            os.link(weights, part)
+        except OSError:
+            shutil.copyfile(weights, part)
+        os.replace(part, self.weights)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Create the folder and keep other trainings out of it and of its checkpoints; a killed process frees its locks."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._refuse_links()
+        with _lock(self.path):
+            for part in self.path.glob(".*.part"):  # left by a killed process
+                part.unlink()
+            if self.checkpoints.parent == self.path:
+                yield
+                return
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            with _lock(self.checkpoints):
+                yield
+
+    @contextmanager
+    def removed_if_unused(self) -> Iterator[None]:
+        """A training that cannot begin leaves no folder behind."""
+        try:
+            yield
+        except BaseException:
+            if {file.name for file in self.path.iterdir()} <= PARTS:
+                shutil.rmtree(self.path)
+            raise
+
+    def _refuse_links(self) -> None:
+        """Refuse a folder in which something would be written, or deleted, through a link that leads out of it."""
+        inside = [self.path / name for name in (*FILES, *PARTS)] + [self.events, *self.events.glob("*")]
+        inside += [self.checkpoints] if self.checkpoints.parent == self.path else []
+        inside += [file for saved in self.saved() for file in (saved.path, *saved.path.glob("*"))]
+        home = self.path.resolve()
+        for file in inside:
+            if file.is_symlink() and not file.resolve().is_relative_to(home):
+                where = "; for checkpoints on another disk use train.checkpoints=FOLDER" if file == self.checkpoints else ""
+                raise ValueError(f"{file} is a link that leads out of the run folder, to {file.resolve()}; remove it{where}")
+
+
+def _remove_folder(folder: Path) -> None:
+    """Delete a folder; of a link to one, the link."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    if os.name != "posix":  # no such lock there
+        yield
+        return
+    import fcntl
+
+    try:  # neither through a link nor truncating: the name may be somebody else's file
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if not (folder / ".lock").is_symlink():
+            raise
+        raise ValueError(f"{folder / '.lock'} is a link ({error.strerror}); remove it") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another training is running in {folder}; wait for it, or choose another --out") from None
+        yield
+    finally:
+        os.close(handle)

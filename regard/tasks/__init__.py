@@ -1,0 +1,57 @@
+"""5. One kind of learning per file; this is their only registry."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from regard.config import Run, Tables, build_run, read_tables
+from regard.models import FAMILIES
+from regard.tasks import (
+    finetuning,
+    image_classification,
+    image_generation,
+    language_model,
+    masked_lm,
+    span_corruption,
+    text_classification,
+    translation,
+)
+from regard.tasks.task import Task
+
+__all__ = ["TASKS", "make_run", "read_run", "run_name", "task_of"]
+
+STARTED = "run"  # the name of run.toml: of a run that has taken over all that `init` decides
+
+TASKS: dict[str, Task[Any, Any, Any, Any]] = {
+    "translation": translation.TASK,
+    "language_model": language_model.TASK,
+    "masked_lm": masked_lm.TASK,
+    "span_corruption": span_corruption.TASK,
+    "text_classification": text_classification.TASK,
+    "image_classification": image_classification.TASK,
+    "image_generation": image_generation.TASK,
+}
+
+
+def task_of(run: Run) -> Task[Any, Any, Any, Any]:
+    """The task of a run."""
+    return TASKS[run.task]
+
+
+def read_run(what: str | Path, changes: Iterable[str] = ()) -> Run:
+    """Read a recipe by name, or a TOML file, and put `table.key=value` changes on top."""
+    changes = tuple(changes)
+    name, tables = read_tables(what, changes, FAMILIES)
+    return build_run(name, tables, FAMILIES, TASKS) if name == STARTED else make_run(name, tables, changes)
+
+
+def run_name(what: str | Path, changes: Iterable[str] = ()) -> str:
+    """The name of a run, read without the run that its `init` names."""
+    name, tables = read_tables(what, changes, FAMILIES)
+    return str(tables.get("name", name))
+
+
+def make_run(name: str, tables: Tables, changes: Iterable[str] = ()) -> Run:
+    """Make a new run of the tables of a TOML file; one with `init` takes over what that decides."""
+    base = finetuning.inherit(tables, changes, FAMILIES, TASKS, read_run) if tables.get("init") else None
+    return build_run(name, tables, FAMILIES, TASKS, base)

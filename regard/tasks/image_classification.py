@@ -1,0 +1,150 @@
+"""Image classification: labelled images in, a model that names the class of an image.
+
+Shapes: B images, Y X rows and columns, C channels.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.config import Run
+from regard.data.image.batches import ImageBatch, all_image_batches, image_batches, to_model_input
+from regard.data.image.config import ImageData
+from regard.data.image.io import Bytes
+from regard.data.image.store import ImageDataset, prepare, read_split, read_square, resize_function, resize_side
+from regard.data.position import DataPosition
+from regard.tasks.metrics import Score, classification_scores
+from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task
+from regard.tasks.text_embedding import Prediction
+
+__all__ = ["TASK", "ImageClassifier"]
+
+HEAD = "classifier"
+UNTRAINED = "this model has no trained classes; train it on some: regard train images init=THIS_FOLDER data.train=IMAGES"
+SAMPLED = 1000  # validation images classified at every evaluation
+
+
+@dataclass(frozen=True)
+class ImageClassifier:
+    """A trained image model and the names of its classes."""
+
+    VERBS: ClassVar = ("classify",)  # of the command line
+    INPUT: ClassVar = "image"
+
+    model: nn.Module
+    run: Run
+    labels: tuple[str, ...]
+
+    @property
+    def trained(self) -> bool:
+        """Whether its classes were trained; those of an imported backbone were not."""
+        return HEAD not in self.run.untrained
+
+    @torch.inference_mode()
+    def classify(
+        self, images: Sequence[str | Path | Bytes], top: int = 1, progress: Callable[[int], None] = lambda done: None
+    ) -> list[list[Prediction]]:
+        """The most likely classes of each image, a file or an array (Y, X, C) of bytes, best first."""
+        if isinstance(images, str | Path):
+            raise ValueError("a list of images is wanted, not one; put it in brackets")
+        if not self.trained:
+            raise ValueError(UNTRAINED)
+        predictions, size = list[list[Prediction]](), self.run.decode.batch_size
+        for first in range(0, len(images), size):
+            x = torch.cat([self.read(image) for image in images[first : first + size]])  # (B, C, Y, X)
+            probabilities, best = self.model(x).softmax(-1).topk(min(top, len(self.labels)))
+            for ps, classes in zip(probabilities.tolist(), best.tolist(), strict=True):
+                predictions.append([Prediction(self.labels[n], p) for n, p in zip(classes, ps, strict=True)])
+            progress(len(predictions))
+        return predictions
+
+    def encode(self, files: Sequence[str]) -> Sequence[str]:
+        """Images are read as they are classified."""
+        return files
+
+    def read(self, image: str | Path | Bytes) -> Tensor:
+        """The model's input: the middle of the image, resized and normalised; (1, C, Y, X)."""
+        device = next(self.model.parameters()).device
+        return to_model_input(self.square(image)[None], self.run.model.image, self.run.data).to(device)
+
+    def square(self, image: str | Path | Bytes) -> Bytes:
+        """The middle of an image, as in training: (Y, X, C)."""
+        c, data = self.run.model, self.run.data
+        side = resize_side(data, c.image)
+        if isinstance(image, str | Path):
+            return read_square(data, c, side, Path(image))
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != c.channels or not image.size:
+            raise ValueError(f"an array of {image.dtype}, {image.shape}; wanted bytes (uint8), rows × columns × {c.channels}")
+        return resize_function(data, c.image)(image, side)
+
+
+def image_class_loss(model: nn.Module, batch: ImageBatch, label_smoothing: float) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the class of each image; of a mixture of two images, weighted by their parts."""
+    logits = model(batch.image)  # (B, classes)
+    first, second = (
+        F.cross_entropy(logits, label, reduction="none", label_smoothing=label_smoothing) for label in (batch.label, batch.other)
+    )
+    nll = F.cross_entropy(logits.detach(), batch.label, reduction="sum")
+    return (batch.part * first + (1 - batch.part) * second).sum(), nll
+
+
+def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> ImageDataset:
+    return prepare(run.data, run.model, report, progress, labeled=True)
+
+
+def _batches(run: Run, dataset: ImageDataset, position: DataPosition) -> Iterator[tuple[Callable[[], ImageBatch], DataPosition]]:
+    return image_batches(dataset.train, run.model.image, run.train.batch_size, run.train.seed, run.data, position)
+
+
+def _validation(run: Run, dataset: ImageDataset) -> Iterator[ImageBatch]:
+    return all_image_batches(dataset.valid, run.model.image, run.train.batch_size, run.data)
+
+
+@torch.inference_mode()
+def _samples(classifier: ImageClassifier, dataset: ImageDataset) -> list[str]:
+    images, run, device = dataset.valid, classifier.run, next(classifier.model.parameters()).device
+    rows = np.linspace(0, len(images) - 1, min(SAMPLED, len(images))).astype(int)  # own images are sorted by class
+    right = 0
+    for some in np.array_split(rows, -(-len(rows) // run.train.batch_size)):
+        x = to_model_input(images.images[some], run.model.image, run.data).to(device)
+        right += int((classifier.model(x).argmax(-1).cpu().numpy() == images.labels[some]).sum())
+    return [f"accuracy {right / len(rows):.1%} on {len(rows):,} validation images"]
+
+
+@torch.inference_mode()
+def _score(classifier: ImageClassifier, split: str, options: ScoreOptions) -> list[Score]:
+    run, model, labels = classifier.run, classifier.model, classifier.labels
+    if not classifier.trained:
+        raise ValueError(UNTRAINED)
+    images, device = (read_split(run.data, run.model, split, options.report, labels=labels), next(model.parameters()).device)
+    predicted: list[int] = []
+    for batch in all_image_batches(images, run.model.image, run.train.batch_size, run.data):
+        predicted += model(batch.image.to(device)).argmax(-1).tolist()
+        options.progress(len(predicted))
+    return classification_scores([labels[n] for n in predicted], [labels[n] for n in images.labels], labels, "images")
+
+
+TASK: Task[nn.Module, ImageDataset, ImageBatch, ImageClassifier] = Task(
+    name="image_classification",
+    kinds=("image-encoder",),
+    data=ImageData,
+    card=Card("classifies images", "image-classification", "classify", 'classify(["photo.jpg"])'),
+    prepare=_prepare,
+    batches=_batches,
+    validation=_validation,
+    loss=image_class_loss,
+    predictor=lambda model, run, tokenizer, labels: ImageClassifier(model, run, labels),
+    score=_score,
+    samples=_samples,
+    batch_text=lambda run: f"{run.train.batch_size * run.train.accumulate:,} images",
+    unit="image",
+    decodes=False,
+    int8=True,
+    trains=("classifier",),
+)

@@ -1,0 +1,74 @@
+"""Open a run folder and get its predictor."""
+
+import dataclasses
+from pathlib import Path
+
+import torch
+
+from regard.config import Run
+from regard.data.text.tokenizer import Tokenizer
+from regard.decode.precision import PrecisionProbe
+from regard.layers.conv import fold_batch_norms
+from regard.models import load_model
+from regard.run_folder import RunFolder
+from regard.tasks import read_run, task_of
+from regard.tasks.image_classification import ImageClassifier
+from regard.tasks.image_generation import ImageGenerator
+from regard.tasks.language_model import TextGenerator
+from regard.tasks.masked_lm import MaskedLM
+from regard.tasks.text_classification import TextClassifier
+from regard.tasks.text_embedding import TextEmbedder
+from regard.tasks.translation import Translator
+
+__all__ = ["Predictor", "TextPredictor", "load", "pick_device"]
+
+TextPredictor = Translator | TextGenerator | MaskedLM | TextClassifier | TextEmbedder
+Predictor = TextPredictor | ImageClassifier | ImageGenerator
+
+
+def pick_device(wanted: str) -> torch.device:
+    """The device named, or the best available: cuda, mps, cpu.  Numbers stay float32 on all of them."""
+    have = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = [name for name, there in have.items() if there]
+    if wanted == "auto":
+        return torch.device(available[0])
+    kind, _, index = wanted.partition(":")
+    if kind not in available or (index and not (index.isdecimal() and kind == "cuda" and int(index) < torch.cuda.device_count())):
+        raise ValueError(f"no device {wanted!r} on this machine; there is {', '.join(available)}, or auto")
+    return torch.device(wanted)
+
+
+def load(folder: str | Path, device: str = "auto", precision: str = "float32") -> Predictor:
+    """Open a run folder: `regard.load("runs/multi30k").translate(["…"], beam=5)`.
+
+    The predictor is for inference, not for training.  With `precision="int8"` weights are rounded to 8 bits: faster on a CPU and
+    about as good; activations are quantized by batch, so an answer may differ with the batch it is in.
+    """
+    files = RunFolder(folder)
+    where = torch.device("cpu") if precision == "int8" and device == "auto" else pick_device(device)
+    if precision == "int8" and where.type != "cpu":
+        raise ValueError(f"precision int8 on {where}; it is for the cpu")
+    with PrecisionProbe(precision) as probe:
+        model = load_model(files.path)
+        run = dataclasses.replace(read_run(files.run), model=model.config)
+        tokenizer = _tokenizer(files, run) if hasattr(run.model, "vocab") else None
+        labels = files.read_labels()
+        if len(labels) != (classes := getattr(run.model, "classes", 0)):
+            raise ValueError(f"{files.labels} names {len(labels)} classes, the model has {classes}; restore the file it was "
+                             f"trained with")  # fmt: skip
+        task, model = task_of(run), model.to(where)
+        ready = probe.passed(model) if precision != "float32" or task.decodes else fold_batch_norms(model)
+        return task.predictor(ready, run, tokenizer, labels)
+
+
+def _tokenizer(files: RunFolder, run: Run) -> Tokenizer:
+    """The tokenizer of a run, if it is the one its model was trained with."""
+    tokenizer, vocab = Tokenizer.load(files.tokenizer), run.model.vocab
+    imported = run.init or not (run.data.source or run.data.train)
+    fits = tokenizer.vocab <= vocab if imported else tokenizer.vocab == vocab  # imported vocabularies may be padded
+    if not fits:
+        raise ValueError(
+            f"{files.tokenizer} has {tokenizer.vocab:,} tokens, the model's vocabulary {vocab:,}; they are not of the same run: "
+            f"restore the tokenizer it was trained with"
+        )
+    return tokenizer

@@ -1,0 +1,234 @@
+"""Masked language modelling (BERT): some tokens of a text are masked and predicted from all others; the run fills in [MASK].
+
+Shapes: B texts, T tokens, N masked tokens, D width, V vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Protocol, TypedDict
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.config import Run
+from regard.data.position import DataPosition
+from regard.data.text.config import TextData
+from regard.data.text.dataset import TextDataset, encode_text_split, prepare_text, require_special
+from regard.data.text.store import Ints
+from regard.data.text.tokenizer import SpecialTokens, Tokenizer
+from regard.data.text.windows import MaskedBatch, all_masked_windows, masked_windows
+from regard.tasks.language_model import perplexity, plain_text, validation_of
+from regard.tasks.loss import linear_cross_entropy
+from regard.tasks.metrics import Score, evaluate
+from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
+from regard.tasks.text_embedding import Prediction, TextEmbedder, TextEncoder
+
+__all__ = ["TASK", "FilledText", "MaskedLM"]
+
+MASK = "[MASK]"  # what stands for a masked word in a user's text, whatever the tokenizer calls it
+COUNTED = 4_000_000  # training tokens that the baselines count
+HEAD = "lm_head"
+
+
+class PredictionHead(Protocol):
+    """Vectors → logits of masked tokens."""
+
+    output: nn.Linear
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the output layer reads: (..., D) → (..., D)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(..., D) → (..., V)."""
+
+
+class MaskedModel(TextEncoder, Protocol):
+    """What this task asks of a model."""
+
+    lm_head: PredictionHead
+
+
+class FilledText(NamedTuple):
+    """A text with its masked words filled in, and the most likely words for each, best first."""
+
+    text: str
+    predictions: list[list[Prediction]]
+
+
+@dataclass(frozen=True)
+class MaskedLM:
+    """A trained masked language model with its tokenizer."""
+
+    VERBS: ClassVar = ("fill", "embed")  # of the command line
+    INPUT: ClassVar = "text"
+    HINTS: ClassVar = TextEmbedder.HINTS
+
+    model: nn.Module
+    tokenizer: Tokenizer
+    run: Run
+
+    max_len, encode, embed = TextEmbedder.max_len, TextEmbedder.encode, TextEmbedder.embed
+
+    @torch.inference_mode()
+    def fill(self, text: str, top: int = 5) -> FilledText:
+        """Predict each word masked by [MASK] from all the others."""
+        if not isinstance(text, str):
+            raise ValueError("one text is wanted, not a list; call fill for each")
+        special = self.tokenizer.special
+        if special.mask is None:
+            raise ValueError("this model's tokenizer has no mask token; it was not trained to predict masked words")
+        if MASK not in text:
+            raise ValueError(f"no {MASK} in {text[:60]!r}; write {MASK} where a word is to be predicted")
+        [name] = self.tokenizer.ids_to_tokens([special.mask])
+        [ids] = self.tokenizer.encode([text.replace(MASK, name)], parse_special=True)
+        if len(ids) > self.max_len:
+            raise ValueError(f"the text has {len(ids):,} tokens; this model takes at most {self.max_len:,}: shorten it")
+        tokens = torch.tensor([[special.bos, *ids, special.eos]], device=next(self.model.parameters()).device)
+        [masked] = (tokens == special.mask).nonzero()[:, 1:].unbind(1)
+        if not len(masked):
+            raise ValueError(f"this model's tokenizer has {name} among its words, not as a special token; flag it as special in "
+                             f"tokenizer.json")  # fmt: skip
+        logits = self.model.lm_head(self.model.encode(tokens)[0, masked])  # type: ignore[operator]  # (N, V)
+        logits[:, list(self.tokenizer.special_ids)] = -torch.inf  # words, not special tokens
+        probabilities, best = logits.softmax(-1).topk(min(top, logits.shape[-1]))
+        for position, word in zip(masked.tolist(), best[:, 0].tolist(), strict=True):
+            ids[position - 1] = word
+        predictions = [
+            [Prediction(self.tokenizer.decode([word]).strip(), p) for word, p in zip(words, ps, strict=True)]
+            for words, ps in zip(best.tolist(), probabilities.tolist(), strict=True)
+        ]
+        return FilledText(self.tokenizer.decode(ids), predictions)
+
+
+def masked_token_loss(model: MaskedModel, batch: MaskedBatch, label_smoothing: float) -> tuple[Tensor, Tensor]:
+    """Tokens that were chosen, and mostly masked, are predicted from all others."""
+    features = model.lm_head.features(model.encode(batch.shown)[batch.chosen])  # (N, D): no work on other tokens
+    output = model.lm_head.output
+    return linear_cross_entropy(features, output.weight, output.bias, batch.truth[batch.chosen], label_smoothing)
+
+
+def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
+    extra = () if run.data.tokenizer == "wordpiece" else (MASK,)
+    check = partial(require_special, file=tokenizer, task=TASK.name, mask=True)
+    return prepare_text(run.data, tokenizer, report, progress, extra_tokens=extra, task=TASK.name, check=check)
+
+
+class _Masking(TypedDict):
+    length: int
+    tokens: int
+    special: SpecialTokens
+    special_ids: Sequence[int]
+    vocab: int
+
+
+def _masking(run: Run, tokenizer: Tokenizer) -> _Masking:
+    return {"length": run.data.max_len, "tokens": run.train.batch_tokens, "special": tokenizer.special,
+            "special_ids": tokenizer.special_ids, "vocab": tokenizer.vocab}  # fmt: skip
+
+
+def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], MaskedBatch], DataPosition]]:
+    text = plain_text(dataset.train).tokens
+    return masked_windows(text, seed=run.train.seed, position=position, **_masking(run, dataset.tokenizer))
+
+
+def _validation(run: Run, dataset: TextDataset) -> Iterator[MaskedBatch]:
+    return all_masked_windows(plain_text(dataset.valid).tokens, **_masking(run, dataset.tokenizer))
+
+
+def _samples(predictor: MaskedLM | TextEmbedder, dataset: TextDataset) -> list[str]:
+    assert isinstance(predictor, MaskedLM)
+    words = dataset.text_sample.split()
+    while words and len(predictor.tokenizer.encode([" ".join(words)])[0]) > predictor.max_len - 1:
+        words.pop()
+    if not words:
+        return []
+    middle = len(words) // 2
+    text = " ".join(MASK if i == middle else word for i, word in enumerate(words))
+    best = ", ".join(f"{p.text} {p.probability:.0%}" for p in predictor.fill(text, top=3).predictions[0])
+    return [f"{text}  →  {best}   (wanted: {words[middle]})"]
+
+
+def _score(predictor: MaskedLM | TextEmbedder, split: str, options: ScoreOptions) -> list[Score]:
+    """Perplexity and accuracy of masked tokens, beside the unigram and bigram baselines."""
+    run, tokenizer, model = predictor.run, predictor.tokenizer, predictor.model
+    if HEAD in run.untrained:
+        raise ValueError("this model was not trained to predict masked words; use one that was, or train it: "
+                         "regard train wikitext-bert init=THIS_FOLDER")  # fmt: skip
+    dataset = validation_of(tokenizer, run, split, options.report)
+    loss = evaluate(model, _validation(run, dataset), masked_token_loss)
+    predicted = _predict(model, _validation(run, dataset))
+    accuracy = 100 * float((predicted.best == predicted.truth).mean())
+    scores = [perplexity(loss), Score("masked-token accuracy", accuracy, f"of {len(predicted.truth):,} masked tokens")]
+    if not (run.data.source or run.data.train):
+        return scores
+    try:
+        train = encode_text_split(run.data, "train", tokenizer, lambda text: None)
+    except (ValueError, OSError) as error:
+        options.report(f"not compared with the baselines of the training text: {error}")
+        return scores
+    return scores + _baselines(predicted, train.tokens[:COUNTED].astype(np.int64), tokenizer.vocab)
+
+
+class _Predicted(NamedTuple):
+    """Masked tokens: the model's best prediction, the truth, and the token before."""
+
+    best: Ints
+    truth: Ints
+    before: Ints
+
+
+@torch.inference_mode()
+def _predict(model: nn.Module, batches: Iterable[MaskedBatch]) -> _Predicted:
+    device, columns = next(model.parameters()).device, list[list[Ints]]()
+    for batch in batches:
+        moved = batch.to(device)
+        best = model.lm_head(model.encode(moved.shown)[moved.chosen]).argmax(-1).cpu()  # type: ignore[operator]
+        rows, positions = batch.chosen.nonzero().T
+        columns.append([best.numpy(), batch.truth[rows, positions].numpy(), batch.truth[rows, positions - 1].numpy()])
+    return _Predicted(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+
+def _baselines(predicted: _Predicted, text: Ints, vocab: int) -> list[Score]:
+    """What unigram and bigram counts of the training text reach; bigrams smoothed as by Witten and Bell 1991."""
+    unigrams = np.bincount(text, minlength=vocab) + 1  # add-one smoothing
+    p_unigram = unigrams[predicted.truth] / unigrams.sum()
+    bigrams, counts = np.unique(text[:-1] * vocab + text[1:], return_counts=True)
+    first = bigrams // vocab
+    total, kinds = np.bincount(first, counts, vocab), np.bincount(first, minlength=vocab)
+    best = np.full(vocab, unigrams.argmax())
+    order = np.lexsort((counts, first))
+    best[first[order]] = bigrams[order] % vocab  # the last of each first token is its most frequent
+    wanted = predicted.before * vocab + predicted.truth
+    at = np.minimum(np.searchsorted(bigrams, wanted), len(bigrams) - 1)
+    seen = np.where(bigrams[at] == wanted, counts[at], 0)
+    after, many = total[predicted.before], kinds[predicted.before]
+    p_bigram = np.where(many > 0, (seen + many * p_unigram) / np.maximum(after + many, 1), p_unigram)
+    rows = (
+        ("unigram baseline", unigrams.argmax() == predicted.truth, p_unigram),
+        ("bigram baseline", best[predicted.before] == predicted.truth, p_bigram),
+    )
+    return [
+        Score(name, 100 * float(right.mean()), f"of the training text; perplexity {math.exp(-float(np.log(p).mean())):.2f}")
+        for name, right, p in rows
+    ]
+
+
+TASK: Task[MaskedModel, TextDataset, MaskedBatch, MaskedLM | TextEmbedder] = Task(
+    name="masked_lm",
+    kinds=("encoder",),
+    data=TextData,
+    card=Card("predicts masked words", "fill-mask", "fill", 'fill("… [MASK] …")'),
+    prepare=_prepare,
+    batches=_batches,
+    validation=_validation,
+    loss=masked_token_loss,
+    predictor=lambda model, run, tokenizer, labels: (TextEmbedder if HEAD in run.untrained else MaskedLM)(model, tokenizer, run),
+    score=_score,
+    samples=_samples,
+    check=lambda run, model: require_context(run, model, extra=0),
+    trains=("lm_head",),
+)

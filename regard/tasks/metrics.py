@@ -1,0 +1,78 @@
+"""How good a model is: BLEU and chrF by sacreBLEU with their signatures, accuracy and F1, validation loss."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
+
+import torch
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from torch import Tensor, nn
+
+__all__ = ["Batch", "Score", "classification_scores", "evaluate", "translation_scores"]
+
+
+class Score(NamedTuple):
+    """One figure, and how it was computed."""
+
+    name: str
+    value: float
+    signature: str
+
+
+class Batch(Protocol):
+    """What training and evaluation ask of a batch."""
+
+    @property
+    def tokens(self) -> int:
+        """How many predictions it holds; the loss is averaged over them."""
+
+    def to(self, device: torch.device) -> Self:
+        """The same batch on another device."""
+
+
+Made = TypeVar("Made", bound=Batch)
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, batches: Iterable[Made], loss: Callable[[Any, Made, float], tuple[Tensor, Tensor]]) -> float:
+    """Mean negative log-likelihood of a prediction, in nats; no label smoothing, no dropout."""
+    training, device = model.training, next(model.parameters()).device
+    model.eval()
+    total, count = 0.0, 0
+    for batch in batches:
+        _, nll = loss(model, batch.to(device), 0.0)
+        total, count = total + float(nll), count + batch.tokens
+    model.train(training)
+    if not count:
+        raise ValueError("the validation data has nothing to predict; give more of it, in the language of the training data")
+    return total / count
+
+
+def translation_scores(answers: Sequence[str], references: Sequence[Sequence[str]], tokenized: bool) -> list[Score]:
+    """BLEU and chrF of answers with one or more references each.
+
+    The third score is BLEU on lower-cased tokens: the text's own tokens if it is `tokenized` (as published Multi30k scores are
+    computed), else those of sacreBLEU's 13a.
+    """
+    most = max(map(len, references))
+    streams: Any = [[refs[i] if i < len(refs) else None for refs in references] for i in range(most)]
+    exact = 100 * sum(answer in refs for answer, refs in zip(answers, references, strict=True)) / len(answers)
+    tokens = BLEU(lowercase=True, tokenize="none" if tokenized else "13a", force=True)
+    metrics: dict[str, BLEU | CHRF] = {"BLEU": BLEU(force=True), "chrF": CHRF(), "BLEU, tokenized, lower-cased": tokens}
+    scores = []
+    for name, metric in metrics.items():
+        value = metric.corpus_score(list(answers), streams).score
+        scores.append(Score(name, value, str(metric.get_signature())))
+    return [*scores, Score("exact", exact, "answers equal to a reference")]
+
+
+def classification_scores(predicted: Sequence[str], wanted: Sequence[str], labels: Sequence[str], what: str) -> list[Score]:
+    """Accuracy, and the mean over classes of F1."""
+    right = Counter(p for p, w in zip(predicted, wanted, strict=True) if p == w)
+    chosen, present = Counter(predicted), Counter(wanted)
+    f1 = [2 * right[label] / (chosen[label] + present[label]) for label in labels if chosen[label] + present[label]]
+    return [
+        Score("accuracy", 100 * right.total() / len(wanted), f"of {len(wanted):,} {what}"),
+        Score("F1", 100 * sum(f1) / len(f1), "mean over classes"),
+    ]

@@ -1,0 +1,119 @@
+"""Text classification: labelled texts in, an encoder that names the class of a text."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from regard.config import Run
+from regard.data.position import DataPosition
+from regard.data.text.batches import LabeledBatch, all_labeled_batches, labeled_batches
+from regard.data.text.config import TextData
+from regard.data.text.dataset import TextDataset, prepare_labeled
+from regard.data.text.splits import find_split
+from regard.data.text.store import PairStore
+from regard.data.text.tokenizer import Tokenizer
+from regard.tasks.loss import class_cross_entropy
+from regard.tasks.metrics import Score, classification_scores
+from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
+from regard.tasks.text_embedding import Prediction, TextEmbedder, encoded_batches
+
+__all__ = ["TASK", "TextClassifier"]
+
+
+class ClassifyingEncoder(Protocol):
+    """What this task asks of a model."""
+
+    max_len: float  # context length
+
+    def classify(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Logits of the classes of each text: (B, T) → (B, classes)."""
+
+
+@dataclass(frozen=True)
+class TextClassifier:
+    """A trained text classifier with its tokenizer and the names of its classes."""
+
+    VERBS: ClassVar = ("classify", "embed")  # of the command line
+    INPUT: ClassVar = "text"
+    HINTS: ClassVar = TextEmbedder.HINTS
+
+    model: nn.Module
+    tokenizer: Tokenizer
+    run: Run
+    labels: tuple[str, ...]
+
+    max_len, encode, embed = TextEmbedder.max_len, TextEmbedder.encode, TextEmbedder.embed
+
+    @torch.inference_mode()
+    def classify(
+        self, texts: Sequence[str] | Sequence[list[int]], top: int = 1, progress: Callable[[int], None] = lambda done: None
+    ) -> list[list[Prediction]]:
+        """The most likely classes of each text, given as text or token ids, best first."""
+        predictions: list[list[Prediction]] = [[] for _ in texts]
+        for rows, tokens, mask in encoded_batches(self.model, self.tokenizer, self.run, texts, progress):
+            logits = self.model.classify(tokens, mask)  # type: ignore[operator]
+            probabilities, best = logits.softmax(-1).topk(min(top, len(self.labels)))
+            for row, ps, classes in zip(rows, probabilities.tolist(), best.tolist(), strict=True):
+                predictions[row] = [Prediction(self.labels[n], p) for n, p in zip(classes, ps, strict=True)]
+        return predictions
+
+
+def text_class_loss(model: ClassifyingEncoder, batch: LabeledBatch, label_smoothing: float) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the class of each text."""
+    return class_cross_entropy(model.classify(batch.text, batch.mask), batch.label, label_smoothing)
+
+
+def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
+    return prepare_labeled(run.data, tokenizer, report, progress, task=TASK.name)
+
+
+def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], LabeledBatch], DataPosition]]:
+    assert isinstance(dataset.train, PairStore)
+    return labeled_batches(dataset.train, dataset.tokenizer.special, run.train.batch_tokens, run.train.seed, position)
+
+
+def _validation(run: Run, dataset: TextDataset) -> Iterator[LabeledBatch]:
+    assert isinstance(dataset.valid, PairStore)
+    return all_labeled_batches(dataset.valid, dataset.tokenizer.special, run.train.batch_tokens)
+
+
+def _samples(classifier: TextClassifier, dataset: TextDataset) -> list[str]:
+    predictions = classifier.classify([text for text, _ in dataset.samples])
+    pairs = zip(dataset.samples, predictions, strict=True)
+    return [f"{text}  →  {best.text} {best.probability:.0%}   (wanted: {wanted})" for (text, wanted), [best] in pairs]
+
+
+def _score(classifier: TextClassifier, split: str, options: ScoreOptions) -> list[Score]:
+    pairs = list(islice(find_split(classifier.run.data, split).pairs(), options.limit))
+    if not pairs:
+        raise ValueError(f"{split} is empty; give a file with a text and its class on each line")
+    unknown = next((label for _, label in pairs if label not in classifier.labels), None)
+    if unknown is not None:
+        raise ValueError(f"{split} has the class {unknown!r}, never seen in training; known are {', '.join(classifier.labels)}")
+    predictions = classifier.classify([text for text, _ in pairs], progress=options.progress)
+    predicted = [best.text for [best] in predictions]
+    return classification_scores(predicted, [label for _, label in pairs], classifier.labels, "texts")
+
+
+TASK: Task[ClassifyingEncoder, TextDataset, LabeledBatch, TextClassifier] = Task(
+    name="text_classification",
+    kinds=("encoder",),
+    data=TextData,
+    card=Card("classifies texts", "text-classification", "classify", 'classify(["…"])'),
+    prepare=_prepare,
+    batches=_batches,
+    validation=_validation,
+    loss=text_class_loss,
+    predictor=lambda model, run, tokenizer, labels: TextClassifier(model, tokenizer, run, labels),
+    score=_score,
+    samples=_samples,
+    check=lambda run, model: require_context(run, model, extra=2),
+    unit="text",
+    int8=True,
+    trains=("pooler", "classifier"),
+)

@@ -1,0 +1,319 @@
+"""Translation: sentence pairs in, an encoder-decoder that maps one to the other.
+
+Labelled texts are pairs too, whose target is the name of the class; several sets make a mixture, each with its prefix (T5).
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import ClassVar, Protocol, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+from regard.config import Run
+from regard.data.position import DataPosition
+from regard.data.sources import SOURCES
+from regard.data.text.batches import PairBatch, all_pair_batches, pad, pair_batches
+from regard.data.text.config import TextData
+from regard.data.text.dataset import TextDataset, prepare_pairs, require_special
+from regard.data.text.splits import find_split, source_names, task_prefixes
+from regard.data.text.store import PairStore, TextStore
+from regard.data.text.tokenizer import Tokenizer
+from regard.decode import search
+from regard.decode.fast import decoder
+from regard.decode.search import Hypothesis
+from regard.decode.workers import map_in_threads
+from regard.layers.attention import Attention
+from regard.tasks.loss import linear_cross_entropy
+from regard.tasks.metrics import Score, translation_scores
+from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
+
+__all__ = ["TASK", "EncoderDecoder", "Sampling", "Translation", "Translator", "batch_pairs", "sequence_loss", "validate_pairs"]
+
+MIN_SENTENCES = 4  # that make a thread worth its start
+MAX_THREADS = 8  # each holds a batch of its own
+KINDS = ("encoder-decoder",)
+
+
+class EncoderDecoder(Protocol):
+    """What this task asks of a model."""
+
+    output: nn.Linear
+    max_len: float  # context length
+
+    def features(self, source: Tensor, target: Tensor) -> Tensor:
+        """What the output layer reads: (B, S) and (B, T) → (B, T, D)."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One answer: its text, tokens, ids and score, and the n best answers, itself first."""
+
+    text: str
+    tokens: list[str]
+    ids: list[int]
+    score: float | None  # log-probability / length ** penalty; of a greedy answer or a sample only if asked for
+    n_best: list["Translation"] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample an answer instead of searching for the best."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+class _Ends(TypedDict):
+    bos: int
+    eos: int
+    penalty: float
+
+
+@dataclass(frozen=True)
+class Translator:
+    """A trained encoder-decoder with its tokenizer."""
+
+    VERBS: ClassVar = ("translate", "ask")  # of the command line
+    INPUT: ClassVar = "text"
+
+    model: nn.Module
+    tokenizer: Tokenizer
+    run: Run
+    spell: Callable[[Tokenizer, list[int]], str] = Tokenizer.decode  # how the ids of an answer become text
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The task prefixes this model was trained with, if any."""
+        return task_prefixes(self.run.data)
+
+    @property
+    def max_len(self) -> int:
+        """The most tokens of a source sentence."""
+        return int(min(self.run.data.max_len, self._context - 1))
+
+    def max_answer(self, source: int, wanted: int | None = None) -> int:
+        """The most tokens of an answer to a source of that many: the wanted number, else enough for any but a repetition."""
+        return int(min(2 * source + 20 if wanted is None else wanted, self._context))
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids without an end token; a sentinel such as <extra_id_0> is one token, if the model knows sentinels."""
+        if isinstance(texts, str):
+            raise ValueError("translate wants a list of sentences, not one string; put it in brackets")
+        ids = self.tokenizer.special.sentinels
+        known = {name: [token] for name, token in zip(self.tokenizer.ids_to_tokens(ids), ids, strict=True)}
+        pieces = [re.split(r"(<extra_id_\d+>)", text) if known else [text] for text in texts]
+        encoded = iter(self.tokenizer.encode([piece for text in pieces for piece in text]))
+        return [[token for piece in text for token in known.get(piece, next(encoded))] for text in pieces]
+
+    def require_short(self, ids: Sequence[int], number: int) -> None:
+        """Refuse a sentence that is longer than the model takes, by its number."""
+        if len(ids) > self.max_len:
+            raise ValueError(f"sentence {number} has {len(ids):,} tokens; this model takes at most {self.max_len}: "
+                             f"split it into sentences")  # fmt: skip
+
+    def translate(
+        self, texts: Sequence[str] | Sequence[list[int]], *, beam: int | None = None, n_best: int = 1,
+        length_penalty: float | None = None, tokens: int | None = None, batch: int | None = None,
+        temperature: float | None = None, top_k: int = 0, top_p: float = 1.0, seed: int = 0, scored: bool = False,
+        first: int = 1, progress: Callable[[int], None] = lambda done: None,
+    ) -> list[Translation]:  # fmt: skip
+        """Translate sentences, given as text or as the token ids that `encode` returns.
+
+        `beam` and `length_penalty` are the run's unless given; with a `temperature` an answer is sampled instead of searched for.
+        `tokens` is the most tokens of an answer.  Greedy answers and samples have scores only if `scored`.
+        An empty sentence stays empty; a too long one is refused by its number, counted from `first`.
+        """
+        decode = self.run.decode
+        width, size = decode.beam_size if beam is None else beam, decode.batch_size if batch is None else batch
+        penalty = decode.length_penalty if length_penalty is None else length_penalty
+        if temperature is not None and beam is not None and beam > 1:
+            raise ValueError(f"beam {beam} and temperature {temperature}; search with a beam or sample with a temperature")
+        _check_options(width, n_best, size, penalty, temperature, top_k, top_p, seed)
+        if tokens is not None and tokens < 1:
+            raise ValueError(f"answers of {tokens} tokens; ask for 1 or more")
+        sources = [ids for ids in texts if isinstance(ids, list)] or self.encode(texts)  # type: ignore[arg-type]
+        for number, ids in enumerate(sources, first):
+            self.require_short(ids, number)
+        sampling = None if temperature is None else Sampling(temperature, top_k, top_p, seed)
+        answers = self.search(sources, beam=1 if sampling else width, batch=size, penalty=penalty, scored=scored,
+                              tokens=tokens, sampling=sampling, progress=progress)  # fmt: skip
+        return [self._translation(hypotheses[:n_best]) for hypotheses in answers]
+
+    def _translation(self, hypotheses: list[Hypothesis]) -> Translation:
+        best = [
+            Translation(self.spell(self.tokenizer, ids), self.tokenizer.ids_to_tokens(ids), ids, score)
+            for ids, score in hypotheses
+        ]
+        return Translation(best[0].text, best[0].tokens, best[0].ids, best[0].score, best)
+
+    def search(
+        self, sources: Sequence[list[int]], *, beam: int, batch: int, penalty: float, scored: bool = False,
+        tokens: int | None = None, sampling: Sampling | None = None, progress: Callable[[int], None] = lambda done: None,
+    ) -> list[list[Hypothesis]]:  # fmt: skip
+        """Token ids in, token ids out: the answers to each sentence, best first, in the order of the sentences."""
+        special, device = self.tokenizer.special, next(self.model.parameters()).device
+        ends: _Ends = {"bos": special.bos, "eos": special.eos, "penalty": penalty}
+        generator, steps = torch.Generator(device).manual_seed(sampling.seed if sampling else 0), decoder(self.model)
+
+        def answer(rows: list[int]) -> list[list[Hypothesis]]:
+            source = pad([sources[row] for row in rows], special).to(device)
+            limits = torch.tensor([self.max_answer(len(sources[row]), tokens) for row in rows], device=device)
+            if sampling is not None:
+                drawn = search.sample(steps, source, limits, **ends, scored=scored, generator=generator,
+                                      temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)  # fmt: skip
+                return [[hypothesis] for hypothesis in drawn]
+            if beam == 1:
+                return [[hypothesis] for hypothesis in search.greedy(steps, source, limits, **ends, scored=scored)]
+            return search.beam(steps, source, limits, width=beam, **ends)
+
+        empty = Hypothesis([], 0.0 if scored or (beam > 1 and sampling is None) else None)
+        answers = [[empty] for _ in sources]
+        order = sorted((row for row, ids in enumerate(sources) if ids), key=lambda row: -len(sources[row]))
+        threads = 1 if sampling else self._threads(len(order))  # samples come from one random stream
+        size, done = max(1, min(batch, -(-len(order) // threads))), 0
+        jobs = [order[start : start + size] for start in range(0, len(order), size)]
+        with closing(map_in_threads(answer, jobs, threads)) as results:  # also if `progress` is interrupted
+            for rows, hypotheses in results:
+                for row, best in zip(rows, hypotheses, strict=True):
+                    answers[row] = best
+                done += len(rows)
+                progress(done)
+        return answers
+
+    def _threads(self, sentences: int) -> int:
+        """How many threads pay off, each on a core of its own."""
+        threads = max(1, min(torch.get_num_threads(), MAX_THREADS, sentences // MIN_SENTENCES))
+        if threads == 1 or next(self.model.parameters()).device.type != "cpu":
+            return 1
+        watched = any(part.tap for part in self.model.modules() if isinstance(part, Attention))
+        return 1 if watched else threads  # `watch` collects the steps in their order
+
+    @property
+    def _context(self) -> float:
+        return float(self.model.max_len)  # type: ignore[arg-type]
+
+
+def _check_options(width: int, n_best: int, batch: int, penalty: float, temperature: float | None, top_k: int, top_p: float,
+                   seed: int) -> None:  # fmt: skip
+    """Refuse options that cannot be met, or would have no effect."""
+    if width < 1 or not 1 <= n_best <= width:
+        raise ValueError(f"beam {width} and n_best {n_best}; use a beam of 1 or more, and an n_best from 1 to the beam")
+    if batch < 1:
+        raise ValueError(f"batch {batch}; use 1 or more sentences at once")
+    if not -10 <= penalty <= 10:
+        raise ValueError(f"length_penalty {penalty}; use -10 to 10")
+    if temperature is None and (top_k or top_p != 1):
+        raise ValueError("top_k and top_p restrict sampling; give a temperature too, such as 1.0")
+    if temperature is not None and n_best > 1:
+        raise ValueError(f"n_best {n_best} with a temperature; a sample is one translation, use other seeds for others")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed {seed}; use 0 or more and less than 2 ** 63")
+
+
+def sequence_loss(model: EncoderDecoder, batch: PairBatch, label_smoothing: float) -> tuple[Tensor, Tensor]:
+    """Teacher forcing: each target token is predicted from the source and the true tokens before it."""
+    inputs, targets = batch.target[:, :-1], batch.target[:, 1:]
+    real = targets != batch.pad
+    features = model.features(batch.source, inputs)[real]  # (N, D): no work on padding
+    return linear_cross_entropy(features, model.output.weight, model.output.bias, targets[real], label_smoothing)
+
+
+def _pairs(store: PairStore | TextStore) -> PairStore:
+    assert isinstance(store, PairStore)
+    return store
+
+
+def batch_pairs(run: Run, dataset: TextDataset, position: DataPosition) -> Iterator[tuple[Callable[[], PairBatch], DataPosition]]:
+    """Endless batches by token count."""
+    return pair_batches(_pairs(dataset.train), dataset.tokenizer.special, run.train.batch_tokens, run.train.seed, position)
+
+
+def validate_pairs(run: Run, dataset: TextDataset) -> Iterator[PairBatch]:
+    """Every validation pair once."""
+    return all_pair_batches(_pairs(dataset.valid), dataset.tokenizer.special, run.train.batch_tokens)
+
+
+def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
+    check = partial(require_special, file=tokenizer, task=TASK.name, pad=True)
+    return prepare_pairs(run.data, tokenizer, report, progress, task=TASK.name, check=check)
+
+
+def _samples(translator: Translator, dataset: TextDataset) -> list[str]:
+    answers = translator.translate([source for source, _ in dataset.samples], beam=1)
+    pairs = zip(dataset.samples, answers, strict=True)
+    return [f"{source}  →  {answer.text}   (wanted: {wanted})" for (source, wanted), answer in pairs]
+
+
+def _score(translator: Translator, split: str, options: ScoreOptions) -> list[Score]:
+    """Score a split; each set of a mixture by itself."""
+    names = source_names(translator.run.data)
+    if len(names) > 1 and split not in ("train", "valid"):
+        have = [name for name in names if name in SOURCES and split in SOURCES[name].splits]
+        for name in sorted({*names} - {*have}) if have else ():
+            options.report(f"{name} has no split {split}; not scored")
+        names = have or [""]  # a file belongs to no set
+    return [score for name in names for score in _score_set(translator, name, split, options)]
+
+
+def _score_set(translator: Translator, name: str, split: str, options: ScoreOptions) -> list[Score]:
+    """Translate one set and compare with its references; a sentence too long for the model is scored as an empty translation."""
+    data = translator.run.data
+    pairs = list(islice(find_split(data, split, name).pairs(), options.limit))
+    if not pairs:
+        raise ValueError(f"{split} is empty; give a file with source and target on each line")
+    sources, references = [source for source, _ in pairs], [[target] for _, target in pairs]
+    if name in SOURCES and SOURCES[name].several:
+        grouped: dict[str, list[str]] = {}
+        for source, target in pairs:
+            grouped.setdefault(source, []).append(target)
+        sources, references = list(grouped), list(grouped.values())
+    encoded = translator.encode(sources)
+    short = [ids if len(ids) <= translator.max_len else [] for ids in encoded]
+    if cut := sum(bool(ids) for ids in encoded) - sum(bool(ids) for ids in short):
+        options.report(f"{cut} of {len(sources)} sentences are too long for this model and are scored as empty translations")
+    answers = translator.translate(
+        short, beam=options.beam_size, length_penalty=options.length_penalty, progress=options.progress
+    )
+    scores = translation_scores([answer.text for answer in answers], references, tokenized=data.text == "tok")
+    if name in SOURCES and SOURCES[name].kind == "labels":
+        scores = [Score("accuracy", score.value, "answers that are the class") for score in scores if score.name == "exact"]
+    several = len(source_names(data)) > 1 and name
+    return [score._replace(name=f"{name}: {score.name}") for score in scores] if several else scores
+
+
+def _advice(run: Run, batches: int) -> str:
+    if len(source_names(run.data)) < 2 or batches >= 4:
+        return ""
+    return ("a batch holds texts of one length, so often of one set: a step of several batches trains a mixture better, such as "
+            "train.batch_tokens=1024 train.accumulate=4")  # fmt: skip
+
+
+TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
+    name="translation",
+    kinds=KINDS,
+    data=TextData,
+    card=Card("translates", "translation", "translate", 'translate(["…"])'),
+    prepare=_prepare,
+    batches=batch_pairs,
+    validation=validate_pairs,
+    loss=sequence_loss,
+    predictor=lambda model, run, tokenizer, labels: Translator(model, tokenizer, run),
+    score=_score,
+    samples=_samples,
+    check=lambda run, model: require_context(run, model, extra=1),
+    advice=_advice,
+    scored_by_search=True,
+    int8=True,
+    score_limit=1000,
+    score_text=lambda run: (
+        f", at most 1,000 pairs of a set, beam {run.decode.beam_size}, length penalty {run.decode.length_penalty}"
+    ),
+)

@@ -1,0 +1,113 @@
+"""Our scores are sacreBLEU's own."""
+
+import pytest
+import sacrebleu
+
+from regard.tasks.metrics import translation_scores
+
+ANSWERS = [
+    "A man is riding a bicycle down the street .",
+    "Two Dogs play in the snow, near a fence.",
+    "the girl eats an apple",
+    "People standing outside of a building .",
+]
+ONE = [
+    ["A man rides a bicycle down the street ."],
+    ["Two dogs are playing in the snow near the fence."],
+    ["The girl eats an apple"],
+    ["People are standing in front of a building ."],
+]
+TWO = [[*refs, other] for refs, other in zip(ONE, [
+    "A man is riding his bike along a road .",
+    "A pair of dogs play in deep snow.",
+    "the girl eats an apple",
+    "People standing outside of a large building .",
+], strict=True)]  # fmt: skip
+UNEQUAL = [TWO[0], ONE[1], [*TWO[2], "a girl is eating fruit"], ONE[3]]
+
+
+def streams(references: list[list[str]]) -> list[list[str]]:
+    """As sacreBLEU wants them: the first references of all sentences, then the second ones; none may be missing."""
+    return [list(stream) for stream in zip(*references, strict=True)]
+
+
+def by_name(references: list[list[str]], tokenized: bool = False) -> dict[str, tuple[float, str]]:
+    return {score.name: (score.value, score.signature) for score in translation_scores(ANSWERS, references, tokenized)}
+
+
+@pytest.mark.parametrize("references", [ONE, TWO])
+def test_bleu_and_chrf_are_those_of_sacrebleu(references):
+    found = by_name(references)
+    bleu = sacrebleu.corpus_bleu(ANSWERS, streams(references)).score
+    chrf = sacrebleu.corpus_chrf(ANSWERS, streams(references)).score
+    assert 0 < bleu < 100
+    assert found["BLEU"][0] == pytest.approx(bleu, rel=1e-12)
+    assert found["chrF"][0] == pytest.approx(chrf, rel=1e-12)
+
+
+@pytest.mark.parametrize(("tokenized", "tokenizer"), [(True, "none"), (False, "13a")])
+def test_the_lower_cased_bleu_keeps_the_tokens_of_a_tokenized_text(tokenized, tokenizer):
+    value, signature = by_name(TWO, tokenized)["BLEU, tokenized, lower-cased"]
+    wanted = sacrebleu.corpus_bleu(ANSWERS, streams(TWO), lowercase=True, tokenize=tokenizer, force=True).score
+    assert value == pytest.approx(wanted, rel=1e-12)
+    assert f"tok:{tokenizer}" in signature
+    assert "case:lc" in signature
+
+
+def test_the_examples_distinguish_the_variants():
+    """Otherwise a wrong tokenizer or case would pass."""
+    lower = "BLEU, tokenized, lower-cased"
+    values = {by_name(TWO)["BLEU"][0], by_name(TWO, tokenized=False)[lower][0], by_name(TWO, tokenized=True)[lower][0]}
+    assert len(values) == 3
+    assert by_name(ONE)["BLEU"][0] != by_name(UNEQUAL)["BLEU"][0] != by_name(TWO)["BLEU"][0]
+
+
+@pytest.mark.parametrize("tokenized", [True, False])
+def test_sentences_may_have_unequal_numbers_of_references(tokenized):
+    """A repeated reference changes no best match, so a full table of repeats gives the same scores."""
+    repeated = [(refs * 3)[:3] for refs in UNEQUAL]
+    found, wanted = by_name(UNEQUAL, tokenized), by_name(repeated, tokenized)
+    assert {name: value for name, (value, _) in found.items()} == pytest.approx(
+        {name: value for name, (value, _) in wanted.items()}, rel=1e-12
+    )
+    assert "nrefs:var" in found["BLEU"][1]
+
+
+@pytest.mark.parametrize("order", [[3, 2, 1, 0], [1, 3, 0, 2]])
+def test_the_order_of_sentences_does_not_matter(order):
+    """The first sentence, or the last, may be the one with the fewest references."""
+    turned = translation_scores([ANSWERS[i] for i in order], [UNEQUAL[i] for i in order], tokenized=False)
+    assert [score.value for score in turned] == pytest.approx(
+        [score.value for score in translation_scores(ANSWERS, UNEQUAL, False)]
+    )
+
+
+def test_signatures_state_how_each_score_was_computed():
+    found = by_name(TWO)
+    for name in ("BLEU", "chrF", "BLEU, tokenized, lower-cased"):
+        assert "nrefs:2" in found[name][1]
+        assert f"version:{sacrebleu.__version__}" in found[name][1]
+    assert "case:mixed" in found["BLEU"][1]
+    assert "tok:13a" in found["BLEU"][1]
+    assert "smooth:exp" in found["BLEU"][1]
+    assert "nc:6|nw:0" in found["chrF"][1]
+
+
+def test_exact_is_the_percentage_of_answers_equal_to_any_reference():
+    assert by_name(ONE)["exact"][0] == 0.0  # the third differs in one capital
+    assert by_name(TWO)["exact"][0] == 25.0
+    assert {
+        score.name: score.value for score in translation_scores(ANSWERS, [[a] for a in ANSWERS], False)
+    } == pytest.approx({"BLEU": 100, "chrF": 100, "BLEU, tokenized, lower-cased": 100, "exact": 100})
+
+
+def test_answers_without_references_are_refused():
+    with pytest.raises(ValueError, match="zip"):
+        translation_scores(ANSWERS, TWO[:-1], tokenized=False)
+
+
+def test_a_tokenized_text_of_many_lines_raises_no_warning(caplog):
+    """SacreBLEU warns of a hundred lines that end in " ."; here the text is known to be tokenized."""
+    for tokenized in (True, False):
+        translation_scores(["a dog runs ."] * 150, [["a dog runs ."]] * 150, tokenized)
+    assert not caplog.records
