@@ -55,7 +55,7 @@ def prepare_pairs(
     `special` are further special tokens; `check` may refuse an existing tokenizer before the corpus is encoded.
     """
     require_kind(data, kinds, task, mixed=True)
-    train, _ = _find_splits(data)
+    train, _ = find_split(data, "train"), find_split(data, "valid")  # both must exist before work starts
     what = "source and target on each line"
     tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, train.pairs, what, special, progress, check)
     stores = [encode_pairs_split(data, split, tokenizer, report, progress) for split in ("train", "valid")]
@@ -68,7 +68,7 @@ def prepare_text(
 ) -> TextDataset:  # fmt: skip
     """Prepare one plain text; `extra_tokens` are the mask token or the sentinels that the task needs."""
     require_kind(data, ("text",), task)
-    train, valid = _find_splits(data)
+    train, valid = find_split(data, "train"), find_split(data, "valid")
     tokenizer = _prepare_tokenizer(
         data, tokenizer_file, train.name, lambda: zip(train.text()), "text in it", extra_tokens, progress, check
     )
@@ -82,7 +82,7 @@ def prepare_labeled(
 ) -> TextDataset:  # fmt: skip
     """Prepare labelled texts; the tokenizer is trained on the texts alone."""
     require_kind(data, ("labels",), task)
-    train, _ = _find_splits(data)
+    train, _ = find_split(data, "train"), find_split(data, "valid")
     tokenizer = _prepare_tokenizer(
         data, tokenizer_file, train.name, lambda: (pair[:1] for pair in train.pairs()), "text and class on each line", (),
         progress, check,
@@ -90,10 +90,6 @@ def prepare_labeled(
     labels = SOURCES[data.source].labels if data.source in SOURCES else _find_classes(train, report)
     stores = [encode_labeled_split(data, split, tokenizer, report, progress, labels) for split in ("train", "valid")]
     return TextDataset(tokenizer, stores[0], stores[1], _sample_pairs(data, tokenizer), labels)
-
-
-def _find_splits(data: TextData) -> tuple[Split, Split]:
-    return find_split(data, "train"), find_split(data, "valid")
 
 
 def _prepare_tokenizer(
@@ -110,7 +106,7 @@ def _prepare_tokenizer(
             raise ValueError(f"{name} is empty; give a file with {what}")
         stride = 1 if data.tokenizer == "characters" else -(-total // MAX_EXAMPLES)  # every character must be read
         lines = chain.from_iterable(islice(examples(), 0, None, stride))
-        known = (line.replace(UNKNOWN, "") for line in lines)  # it must not become a token: it encodes as the unknown one
+        known = (line.replace(UNKNOWN, "") for line in lines)  # no token of its own: it is read as the unknown token
         train_tokenizer(known, data.tokenizer, data.vocab, extra).save(file)
     tokenizer = Tokenizer.load(file)
     check(tokenizer)

@@ -115,9 +115,7 @@ def test_a_geometric_operation_equals_that_of_pil_except_at_the_edge(name):
         windows = np.lib.stride_tricks.sliding_window_view(ring, (3, 3))
         inner = torch.from_numpy(windows.all((2, 3)))  # pixels that the edge has no part in
         for one, ours in zip(x, changed(x, name, amount), strict=True):
-            theirs = from_pil(
-                to_pil(one).transform((side, side), Image.Transform.AFFINE, numbers, Image.Resampling.BILINEAR)
-            )
+            theirs = from_pil(to_pil(one).transform((side, side), Image.Transform.AFFINE, numbers, Image.Resampling.BILINEAR))
             assert inner.sum() > side * side / 3
             assert apart(ours[:, inner], theirs[:, inner]) <= 1, (name, amount)
 

@@ -14,9 +14,7 @@ from regard.data.image.io import read_image, resize_square
 # Large images
 
 
-@pytest.mark.parametrize(
-    "how", [{"compress_level": 1}, {"kind": "TIFF", "compression": "packbits"}], ids=["PNG", "TIFF"]
-)
+@pytest.mark.parametrize("how", [{"compress_level": 1}, {"kind": "TIFF", "compression": "packbits"}], ids=["PNG", "TIFF"])
 def test_100_megapixels_are_read_without_a_warning(how):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -237,9 +237,7 @@ def test_a_crop_that_moves_images_out_of_sight_is_refused():
 
 
 def test_means_for_another_number_of_channels_are_refused():
-    with pytest.raises(
-        ValueError, match=r"data\.mean is \[0\.5\]; an image here has 3 channels: give one number for each"
-    ):
+    with pytest.raises(ValueError, match=r"data\.mean is \[0\.5\]; an image here has 3 channels: give one number for each"):
         next(all_image_batches(store(), 8, 5, ImageData(mean=[0.5])))
     with pytest.raises(ValueError, match=r"data\.std is .*; an image here has 1 channels: give one number for each"):
         next(image_batches(store(channels=1), 8, 5, 1, ImageData(std=[0.5] * 3)))

@@ -22,14 +22,7 @@ def names(found, folder):
 
 def test_each_folder_is_a_class_and_its_images_are_found_anywhere_below(tmp_path):
     fill(tmp_path, {"dogs": 2, "cats/black": 1, "cats/white/small": 2, "Bees": 1})
-    for other in (
-        "dogs/notes.txt",
-        "dogs/.hidden.png",
-        "dogs/.trash/0.png",
-        "readme.txt",
-        "dogs/__MACOSX/1.png",
-        "top.png",
-    ):
+    for other in ("dogs/notes.txt", "dogs/.hidden.png", "dogs/.trash/0.png", "readme.txt", "dogs/__MACOSX/1.png", "top.png"):
         (tmp_path / other).parent.mkdir(exist_ok=True)
         (tmp_path / other).write_bytes(b"")
     (tmp_path / ".git").mkdir()

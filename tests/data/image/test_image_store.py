@@ -54,13 +54,7 @@ def test_stored_images_are_found_again_without_reading():
 
 def test_another_size_other_channels_other_labels_or_another_source_is_stored_anew():
     images, grey = [noise(6, 6), noise(6, 6, seed=1)], [noise(6, 6, 1), noise(6, 6, 1, seed=1)]
-    stores = [
-        put(images),
-        put(images, side=5),
-        put(grey, channels=1),
-        put(images, [1, 0]),
-        put(images, identity="y"),
-    ]
+    stores = [put(images), put(images, side=5), put(grey, channels=1), put(images, [1, 0]), put(images, identity="y")]
     assert len({store.folder for store in stores}) == 5
     assert len({store.digest for store in stores}) == 4  # the last holds what the first does
     assert stores[0].digest == stores[4].digest

@@ -41,12 +41,7 @@ def test_special_tokens_are_never_chosen_and_never_sampled(seed):
     assert not np.isin(shown[chosen], [0, 1, 2, 3]).any()
 
 
-@given(
-    seed=seeds,
-    length=lengths,
-    rate=st.sampled_from([0.05, 0.15, 0.5, 0.9]),
-    mean=st.sampled_from([0.5, 1.0, 3.0, 10.0]),
-)
+@given(seed=seeds, length=lengths, rate=st.sampled_from([0.05, 0.15, 0.5, 0.9]), mean=st.sampled_from([0.5, 1.0, 3.0, 10.0]))
 def test_source_and_target_restore_the_text(seed, length, rate, mean):
     rng = np.random.default_rng(seed)
     text = rng.integers(5, VOCAB, length)

@@ -191,9 +191,7 @@ def test_a_text_of_one_long_line_is_streamed(tmp_path):
     (b"bbbb\xc3\n", r"line 1 is not UTF-8 at byte 5 \(0xc3\)"),
 ])  # fmt: skip
 @pytest.mark.parametrize("max_len", [4, 1 << 16])
-def test_a_bad_byte_in_a_long_line_is_named_by_its_position_in_the_line(
-    tmp_path, monkeypatch, content, message, max_len
-):
+def test_a_bad_byte_in_a_long_line_is_named_by_its_position_in_the_line(tmp_path, monkeypatch, content, message, max_len):
     monkeypatch.setattr(text, "PIECE", max_len)
     (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message):

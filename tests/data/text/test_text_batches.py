@@ -18,9 +18,7 @@ from regard.data.text.store import encode_labeled, encode_pairs
 from regard.data.text.tokenizer import BOS, EOS, PAD, UNK, SpecialTokens
 
 TOKENS = SpecialTokens(PAD, BOS, EOS, UNK, None, ())
-THEIRS = SpecialTokens(
-    pad=7, bos=7, eos=5, unk=6, mask=None, sentinels=()
-)  # another library's, whose start token is the padding
+THEIRS = SpecialTokens(pad=7, bos=7, eos=5, unk=6, mask=None, sentinels=())  # another library's, whose start token is the padding
 
 
 def pair_batches(*how):
@@ -259,9 +257,7 @@ def texts_of(one, special: SpecialTokens) -> list[tuple[list[int], int]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "special", [TOKENS, THEIRS, SpecialTokens(5, 5, 5, 5, None, ())]
-)  # GPT-2 has one token for all
+@pytest.mark.parametrize("special", [TOKENS, THEIRS, SpecialTokens(5, 5, 5, 5, None, ())])  # GPT-2 has one token for all
 def test_every_labelled_text_comes_once_an_epoch_with_its_class(small, special):
     found, texts = labelled_corpus(50)
     pools = -(-found.blocks // batch.POOL)

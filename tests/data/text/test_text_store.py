@@ -300,9 +300,7 @@ def test_without_line_ends_each_line_that_is_not_empty_ends_with_the_end_token(k
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(st.sampled_from(["a ", "cat", "\n", " ", "\r\n", "t", "."]), min_size=1, max_size=30), st.integers(1, 9)
-)
+@given(st.lists(st.sampled_from(["a ", "cat", "\n", " ", "\r\n", "t", "."]), min_size=1, max_size=30), st.integers(1, 9))
 def test_how_a_text_is_cut_into_pieces_does_not_matter_if_lines_and_words_stay_whole(kinds, words, chunk):
     text = "".join(words)
     lines = text.splitlines(keepends=True)

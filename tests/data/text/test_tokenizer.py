@@ -14,11 +14,7 @@ from tokenizers import models, pre_tokenizers
 from regard.data.text.tokenizer import BOS, EOS, PAD, UNK, SpecialTokens, Tokenizer, train_bpe
 
 TEXT = {
-    "English": [
-        "A man isn't riding a bike.",
-        "Two dogs (one brown) run--well-known... fast!",
-        'She said: "No, thanks."',
-    ],
+    "English": ["A man isn't riding a bike.", "Two dogs (one brown) run--well-known... fast!", 'She said: "No, thanks."'],
     "German": ["Ein Mann fährt Fahrrad.", "Größe, Straße & Übermut – schön?", "Die Frau läuft über die Brücke."],
     "Italian": ["L'uomo va in bici.", "Perché no? È così: l'amo.", "Un po' d'acqua, per favore."],
     "Hindi": ["एक आदमी साइकिल चला रहा है।", "क्या हाल है?", "मैं हिन्दी नहीं जानता हूँ।"],

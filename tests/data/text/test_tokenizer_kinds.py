@@ -63,9 +63,9 @@ def test_text_never_spells_a_special_token_of_any_kind(tokenizer):
 
 
 @given(
-    st.lists(
-        st.sampled_from([*SPECIAL, *EXTRA[:3], "[CLS]", "a", " ", "<", ">", "s", "unk", "▁", "\n", "/"]), max_size=8
-    ).map("".join)
+    st.lists(st.sampled_from([*SPECIAL, *EXTRA[:3], "[CLS]", "a", " ", "<", ">", "s", "unk", "▁", "\n", "/"]), max_size=8).map(
+        "".join
+    )
 )
 def test_no_combination_of_names_spells_a_special_token(text):
     for kind in KINDS:
@@ -96,10 +96,7 @@ def test_a_masked_word_includes_its_space():
     """The text "the [MASK] sat" is "the cat sat" with the single token of a word masked."""
     for kind in ("bpe", "bytes", "wordpiece"):
         tokenizer = train_tokenizer(["the cat sat\n"] * 50, kind, 400, ("[MASK]",))
-        (plain,), (masked,) = (
-            tokenizer.encode(["the cat sat"]),
-            tokenizer.encode(["the [MASK] sat"], parse_special=True),
-        )
+        (plain,), (masked,) = (tokenizer.encode(["the cat sat"]), tokenizer.encode(["the [MASK] sat"], parse_special=True))
         assert len(plain) == 3, kind
         assert masked == [plain[0], tokenizer.special.mask, plain[2]], kind
 
@@ -112,9 +109,7 @@ def test_parsing_of_special_tokens_is_thread_safe():
         True: [[4, *tokenizer.encode([" a"])[0]]] * 20,
     }
     with ThreadPoolExecutor(8) as pool:
-        asked = [
-            (special, pool.submit(tokenizer.encode, text, special)) for _ in range(100) for special in (False, True)
-        ]
+        asked = [(special, pool.submit(tokenizer.encode, text, special)) for _ in range(100) for special in (False, True)]
         assert all(answer.result() == wanted[special] for special, answer in asked)
 
 
@@ -199,9 +194,7 @@ def test_the_vocabulary_has_the_size_asked_for_or_all_characters(kind, vocab, si
 
 
 def test_an_unknown_kind_is_refused_with_the_nearest():
-    with pytest.raises(
-        ValueError, match=r"no tokenizer 'byte' \(did you mean 'bytes'\?\); kinds are bpe, bytes, wordpiece"
-    ):
+    with pytest.raises(ValueError, match=r"no tokenizer 'byte' \(did you mean 'bytes'\?\); kinds are bpe, bytes, wordpiece"):
         train_tokenizer([], "byte", 10)
 
 

@@ -155,14 +155,8 @@ def test_masked_windows_and_spans_resume_from_any_position_bit_for_bit(seed, sto
 
 def test_every_epoch_batch_and_seed_masks_other_tokens():
     text = np.full(102, 500, dtype=np.uint16)  # all alike: only the masks can differ
-    at = [
-        tuple(b.chosen.flatten().tolist())
-        for b, _ in islice(masked_windows(text, 52, 100, 1, TOKENS, SPECIAL, 1000), 20)
-    ]
-    other = [
-        tuple(b.chosen.flatten().tolist())
-        for b, _ in islice(masked_windows(text, 52, 100, 2, TOKENS, SPECIAL, 1000), 20)
-    ]
+    at = [tuple(b.chosen.flatten().tolist()) for b, _ in islice(masked_windows(text, 52, 100, 1, TOKENS, SPECIAL, 1000), 20)]
+    other = [tuple(b.chosen.flatten().tolist()) for b, _ in islice(masked_windows(text, 52, 100, 2, TOKENS, SPECIAL, 1000), 20)]
     assert len({*at, *other}) == 40
     left = [tuple(b.source.flatten().tolist()) for b, _ in islice(span_windows(text, 50, 100, 1, TOKENS), 20)]
     assert len(set(left)) == 20
@@ -200,9 +194,7 @@ def unspanned(batch) -> list[list[int]]:
 @given(count=st.integers(2, 200), length=st.integers(2, 60), tokens=st.integers(1, 100), seed=st.integers(0, 99))
 def test_source_and_target_of_spans_restore_the_text(count, length, tokens, seed):
     text = np.arange(100, 100 + count, dtype=np.uint16)
-    whole = [
-        token for batch in all_span_windows(text, length, tokens, TOKENS) for row in unspanned(batch) for token in row
-    ]
+    whole = [token for batch in all_span_windows(text, length, tokens, TOKENS) for row in unspanned(batch) for token in row]
     assert whole == text[: len(whole)].tolist()
     assert count - len(whole) == (count % length == 1)
     if count >= length:
