@@ -198,7 +198,7 @@ def gather(run: Path, count: int) -> Task:
     pairs = list(islice(find_split(translator.run.data, SPLIT).pairs(), count))
     texts, references = ([pair[side] for pair in pairs] for side in (0, 1))
     sources = translator.tokenizer.encode(texts)
-    return Task(texts, references, sources, [translator.limit(len(ids)) for ids in sources], translator)
+    return Task(texts, references, sources, [translator.max_answer(len(ids)) for ids in sources], translator)
 
 
 def keep_ended(task: Task) -> tuple[Task, dict[int, list[list[int]]]]:
