@@ -53,8 +53,8 @@ def test_the_tokenizer_of_a_run_is_kept_though_the_data_changes(own, tmp_path):
 def test_encoding_is_done_once_and_again_after_the_file_changed(own, tmp_path, monkeypatch):
     ready(own, tmp_path)
     written = []
-    real = store._write
-    monkeypatch.setattr(store, "_write", lambda *given: written.append(given[2]) or real(*given))
+    real = store._write_pairs
+    monkeypatch.setattr(store, "_write_pairs", lambda *given: written.append(given[2]) or real(*given))
     ready(own, tmp_path)
     assert written == []
     time = os.stat(own.train)
