@@ -1,4 +1,4 @@
-"""The command line with pictures: train on a folder, classify, draw; what is wrong is said in one line."""
+"""The command line for image models: train on a folder, classify, generate; each mistake is one line."""
 
 import json
 
@@ -22,59 +22,59 @@ def photos(tmp_path_factory):
 
 @pytest.fixture
 def trained(regard, photos, tmp_path):
-    said = regard("train", "images", *SHAPE, *FEW, f"data.train={photos}", "--out", tmp_path / "run")
-    assert said.code == 0, said.err
-    assert "classes: 'day' 5, 'night' 5" in said.err
-    assert "% of 2 held-out pictures right" in said.err
+    result = regard("train", "images", *SHAPE, *FEW, f"data.train={photos}", "--out", tmp_path / "run")
+    assert result.code == 0, result.err
+    assert "classes: 'day' 5, 'night' 5" in result.err
+    assert "% on 2 validation images" in result.err
     return tmp_path / "run"
 
 
-def test_classify_prints_a_line_for_each_picture(regard, trained, photos):
+def test_classify_prints_a_line_for_each_image(regard, trained, photos):
     files = [photos / "day" / "0.png", photos / "night" / "3.png"]
-    said = regard("classify", trained, *files, "--top", 2)
-    assert said.code == 0
-    assert [line.split("\t")[0] for line in said.out.splitlines()] == [str(file) for file in files]
-    assert all(line.count("%") == 2 for line in said.out.splitlines())
+    result = regard("classify", trained, *files, "--top", 2)
+    assert result.code == 0
+    assert [line.split("\t")[0] for line in result.out.splitlines()] == [str(file) for file in files]
+    assert all(line.count("%") == 2 for line in result.out.splitlines())
     found = [json.loads(line) for line in regard("classify", trained, *files, "--json").out.splitlines()]
-    assert [one["source"] for one in found] == [str(file) for file in files]
-    assert {guess["text"] for one in found for guess in one["classes"]} <= {"day", "night"}
+    assert [line["source"] for line in found] == [str(file) for file in files]
+    assert {prediction["text"] for line in found for prediction in line["classes"]} <= {"day", "night"}
 
 
-def test_a_picture_that_is_none_is_refused_in_one_line(regard, trained, tmp_path):
-    (tmp_path / "no.png").write_bytes(b"not a picture")
-    said = regard("classify", trained, tmp_path / "no.png")
-    assert said.code == 2
-    assert said.err.count("\n") == 1
-    assert "no.png is no picture that can be read" in said.err
+def test_a_file_that_is_not_an_image_is_refused_in_one_line(regard, trained, tmp_path):
+    (tmp_path / "no.png").write_bytes(b"not an image")
+    result = regard("classify", trained, tmp_path / "no.png")
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert "no.png is not a readable image" in result.err
 
 
-def test_the_answers_before_a_picture_that_is_none_are_not_lost(regard, trained, photos, tmp_path):
-    (tmp_path / "no.png").write_bytes(b"not a picture")
+def test_the_results_before_an_unreadable_image_are_printed(regard, trained, photos, tmp_path):
+    (tmp_path / "no.png").write_bytes(b"not an image")
     good = [photos / "day" / f"{number}.png" for number in range(2)]
-    said = regard("classify", trained, *good, tmp_path / "no.png", photos / "night" / "0.png")
-    assert said.code == 2
-    assert said.err.count("\n") == 1
-    assert [line.split("\t")[0] for line in said.out.splitlines()] == [str(file) for file in good]
+    result = regard("classify", trained, *good, tmp_path / "no.png", photos / "night" / "0.png")
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert [line.split("\t")[0] for line in result.out.splitlines()] == [str(file) for file in good]
 
 
-def test_a_run_of_pictures_does_not_write_nor_fill(regard, trained):
+def test_an_image_classifier_refuses_the_verbs_of_text(regard, trained):
     for verb, *words in (("generate", "once"), ("fill", "the [MASK]"), ("embed", "a", "b"), ("translate", "a")):
-        said = regard(verb, trained, *words)
-        assert said.code == 2
-        assert "holds a vit, which does not" in said.err
-        assert "use regard classify" in said.err
+        result = regard(verb, trained, *words)
+        assert result.code == 2
+        assert "holds a vit, which does not" in result.err
+        assert "use regard classify" in result.err
 
 
-def test_score_takes_a_folder_and_refuses_what_is_none(regard, trained, photos):
-    said = regard("score", trained, "--on", photos)
-    assert "share of 10 pictures" in said.out
+def test_score_takes_a_folder_and_refuses_a_missing_one(regard, trained, photos):
+    result = regard("score", trained, "--on", photos)
+    assert "(of 10 images)" in result.out
     assert regard("score", trained, "--on", "nowhere").err.startswith("regard: no folder nowhere")
 
 
-def test_data_that_does_not_fit_is_refused_before_a_folder_is_made(regard, photos, tmp_path):
+def test_invalid_data_is_refused_before_a_folder_is_made(regard, photos, tmp_path):
     for words, wanted in (
         ((), "no train data; give data.train=FOLDER"),
-        (("data.source=sst2",), "data.source=sst2 is no set of pictures"),
+        (("data.source=sst2",), "data.source=sst2 is not a set of images"),
         (("data.source=cifar",), "did you mean 'cifar10'?"),
         ((f"data.train={photos}/day",), "holds no folders"),
         (
@@ -82,41 +82,41 @@ def test_data_that_does_not_fit_is_refused_before_a_folder_is_made(regard, photo
             "patch 5 does not tile an image of 16 pixels; use a side of 15 or 20",
         ),
     ):
-        said = regard("train", "images", *SHAPE, *FEW, *words, "--out", tmp_path / "none")
-        assert said.code == 2
-        assert wanted in said.err
+        result = regard("train", "images", *SHAPE, *FEW, *words, "--out", tmp_path / "none")
+        assert result.code == 2
+        assert wanted in result.err
         assert not (tmp_path / "none").exists()
 
 
-def test_files_that_are_no_pictures_are_said_and_left_out(regard, tmp_path):
+def test_files_that_are_not_images_are_skipped_with_a_note(regard, tmp_path):
     for label in ("a", "b"):
         (tmp_path / "mine" / label).mkdir(parents=True)
         (tmp_path / "mine" / label / "notes.txt").write_text("x")
         for number in range(3):
             Image.new("RGB", (20, 20)).save(tmp_path / "mine" / label / f"{number}.png")
     (tmp_path / "mine" / "a" / "photo.HEIC").write_bytes(b"x")
-    said = regard("train", "images", *SHAPE, *FEW, f"data.train={tmp_path}/mine", "--out", tmp_path / "run")
-    assert said.code == 0
-    assert "are left out: 2 .txt, 1 .heic" in said.err
+    result = regard("train", "images", *SHAPE, *FEW, f"data.train={tmp_path}/mine", "--out", tmp_path / "run")
+    assert result.code == 0
+    assert "are left out: 2 .txt, 1 .heic" in result.err
 
 
-def test_a_painter_draws_a_sheet_and_takes_no_words(regard, photos, tmp_path):
+def test_an_image_generator_writes_a_grid_and_takes_no_prompt(regard, photos, tmp_path):
     shape = ("model.image=6", "model.dim=16", "model.depth=1", "model.heads=2")
     run = tmp_path / "image-gpt"
-    said = regard("train", "mnist-image-gpt", *shape, *FEW, "data.source=", f"data.train={photos}", "--out", run)
-    assert said.code == 0, said.err
-    said = regard("generate", run, "--out", tmp_path / "sheet.png", "--count", 5)
-    assert said.out == f"saved 5 pictures in {tmp_path / 'sheet.png'}\n"
-    with Image.open(tmp_path / "sheet.png") as sheet:
-        size = sheet.size
+    result = regard("train", "mnist-image-gpt", *shape, *FEW, "data.source=", f"data.train={photos}", "--out", run)
+    assert result.code == 0, result.err
+    result = regard("generate", run, "--out", tmp_path / "grid.png", "--count", 5)
+    assert result.out == f"saved 5 images in {tmp_path / 'grid.png'}\n"
+    with Image.open(tmp_path / "grid.png") as grid:
+        size = grid.size
     assert size == (3 * (84 + 6) + 6, 2 * (84 + 6) + 6)  # three in a row, each pixel 14 wide
     for words, wanted in (
-        (("a word", "--out", "x.png"), "draws pictures; it takes --out"),
-        ((), "pictures need a file; give --out"),
-        (("--out", tmp_path / "sheet.jpg"), "cannot write sheet.jpg"),
+        (("a word", "--out", "x.png"), "generates images; PROMPT does not apply to images"),
+        ((), "images need a file; give --out"),
+        (("--out", tmp_path / "grid.jpg"), "cannot write grid.jpg"),
         (("--out", tmp_path / "no" / "x.png"), "no folder"),
-        (("--out", tmp_path / "x.png", "--count", 0), "0 pictures; ask for 1 to"),
+        (("--out", tmp_path / "x.png", "--count", 0), "0 images; ask for 1 to"),
     ):
-        said = regard("generate", run, *words)
-        assert said.code == 2
-        assert wanted in said.err
+        result = regard("generate", run, *words)
+        assert result.code == 2
+        assert wanted in result.err

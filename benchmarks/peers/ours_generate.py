@@ -1,4 +1,4 @@
-"""regard's side of generate_speed.py: tokens in, tokens out, as `Writer.stream` goes, the model prepared as by `regard.load`."""
+"""regard's side of generate_speed.py: tokens in, tokens out, as in `TextGenerator.stream`, on a model from `regard.load`."""
 
 import importlib.metadata
 from pathlib import Path
@@ -23,10 +23,10 @@ class Side:
             self.model: Any = trial.passed(model)
 
     def choose(self) -> None:
-        """There is nothing to choose: torch has a thread for each core, as in any use of regard."""
+        """No settings: torch has one thread per core, as always in regard."""
 
     def write(self) -> list[int]:
-        """As many tokens as asked, without an end."""
+        """Generate the requested number of tokens, without an end token."""
         source = torch.tensor([self.prompt])
         return list(stream(self.model, source, argmax, bos=source[:, -1], limit=self.tokens))
 

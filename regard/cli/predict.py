@@ -53,22 +53,21 @@ def translate(
 
     regard translate runs/multi30k "A man is riding a bike." --beam 5 --n-best 3
     """
-    translator = open_run(run, "translate", device, precision)
-    _translate(translator, sentences, input_, json_, n_best, seed, partial(
-        translator.translate, beam=beam, n_best=n_best, length_penalty=length_penalty, tokens=tokens, batch=batch,
-        temperature=temperature, top_k=top_k, top_p=top_p))  # fmt: skip
+    translator: Translator = open_run(run, "translate", device, precision)
+    search = partial(translator.translate, beam=beam, n_best=n_best, length_penalty=length_penalty, tokens=tokens,
+                     batch=batch, temperature=temperature, top_k=top_k, top_p=top_p)  # fmt: skip
+    _answer(translator, search, sentences, input_, json_, n_best, seed)
 
 
-def _translate(translator: "Translator", sentences: list[str] | None, input_: Path | None, json_: bool, n_best: int, seed: int,
-               search: "Callable[..., list[Translation]]") -> None:  # fmt: skip
+def _answer(translator: "Translator", search: "Callable[..., list[Translation]]", sentences: list[str] | None,
+            input_: Path | None, json_: bool, n_best: int = 1, seed: int = 0) -> None:  # fmt: skip
+    """Print an answer for each sentence; one too long is refused after the answers to those before it."""
     done = 0
     with read_texts(sentences, input_, "translating") as (chunks, count):
         for chunk in chunks:
             _warn_unprefixed(translator, chunk)
             sources = translator.encode(chunk)
-            short = [
-                *takewhile(lambda ids: len(ids) <= translator.max_len, sources)
-            ]  # a long one does not discard those before
+            short = list(takewhile(lambda ids: len(ids) <= translator.max_len, sources))
             answers = search(short, seed=seed + done, scored=json_, progress=partial(count, done))
             for number, (sentence, answer) in enumerate(zip(chunk, answers, strict=False), done + 1):
                 if json_:
@@ -99,9 +98,9 @@ def ask(
 
     regard ask runs/t5-multitask "translate English to German: This is good."
     """
-    translator = open_run(run, "ask", device, precision)
+    translator: Translator = open_run(run, "ask", device, precision)
     search = partial(translator.translate, beam=beam, tokens=tokens, batch=batch)
-    _translate(translator, questions, input_, json_, 1, 0, search)
+    _answer(translator, search, questions, input_, json_)
 
 
 def generate(
@@ -129,23 +128,20 @@ def generate(
     if stream and json_:
         raise ValueError("--stream prints pieces, --json one object; give one of them")
     predictor = open_run(run, "generate", device, precision)
-    sampling = _Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    for_text: dict[str, object] = {
-        "PROMPT": prompt,
-        "--tokens": tokens,
-        "--stop": stop,
-        "--stream": stream or None,
-        "--json": json_ or None,
-    }
-    for_images: dict[str, object] = {"--out": out, "--count": count}
-    useless = {"text": for_images, "images": for_text}[predictor.OUTPUT]
-    if given := [name for name, value in useless.items() if value]:
+    images = predictor.OUTPUT == "images"
+    for_text = {"PROMPT": prompt, "--tokens": tokens, "--stop": stop or None, "--stream": stream or None,
+                "--json": json_ or None}  # fmt: skip
+    for_images = {"--out": out, "--count": count}
+    useless = [name for name, value in (for_text if images else for_images).items() if value is not None]
+    if useless:
         raise ValueError(
-            f"{run} generates {predictor.OUTPUT}, to which {', '.join(given)} does not apply; leave it out"
+            f"{run} generates {predictor.OUTPUT}; {', '.join(useless)} does not apply to {predictor.OUTPUT}, leave it out"
         )
-    {"text": partial(_generate_text, prompt=prompt, tokens=tokens, stop=stop or (), stream=stream, json_=json_),
-     "images": partial(_generate_images, out=out, count=64 if count is None else count)}[predictor.OUTPUT](
-        predictor, sampling)  # fmt: skip
+    sampling = _Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    if images:
+        _generate_images(predictor, sampling, out, 64 if count is None else count)
+    else:
+        _generate_text(predictor, sampling, prompt, tokens, stop or (), stream, json_)
 
 
 class _Sampling(TypedDict):
@@ -229,19 +225,18 @@ def classify(
     if top < 1:
         raise ValueError(f"--top {top}; ask for 1 or more classes")
     predictor: TextClassifier | ImageClassifier = open_run(run, "classify", device, precision)
-    size, line = {"text": (CHUNK, "{classes}"), "image": (predictor.run.decode.batch_size, "{source}\t{classes}")}[
-        predictor.INPUT
-    ]
-    done = 0
+    done, images = 0, predictor.INPUT == "image"
+    size = predictor.run.decode.batch_size if images else CHUNK
     with read_texts(texts, input_, "classifying", size) as (chunks, count):
         for chunk in chunks:
-            predict, inputs = partial(predictor.classify, top=top), _encode(predictor, chunk)
-            for text, classes in zip(chunk, _classify(predict, inputs, partial(count, done)), strict=True):
+            inputs = _encode(predictor, chunk)
+            found = _classify(partial(predictor.classify, top=top), inputs, partial(count, done))
+            for source, classes in zip(chunk, found, strict=True):
                 if json_:
-                    print(json.dumps({"source": text, "classes": [c._asdict() for c in classes]}, ensure_ascii=False))
+                    print(json.dumps({"source": source, "classes": [c._asdict() for c in classes]}, ensure_ascii=False))
                 else:
-                    columns = "\t".join(f"{prediction.text} {prediction.probability:.1%}" for prediction in classes)
-                    print(line.format(source=text, classes=columns))
+                    line = "\t".join(f"{prediction.text} {prediction.probability:.1%}" for prediction in classes)
+                    print(f"{source}\t{line}" if images else line)
             done += len(chunk)
             sys.stdout.flush()
 

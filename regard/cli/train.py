@@ -39,23 +39,22 @@ def train(
     regard train images data.train=photos/
     """
     from regard.run_folder import RunFolder
-    from regard.tasks import read_run
+    from regard.tasks import read_run, run_name
     from regard.train.parallel import first_process
     from regard.train.resume import resumed_run
 
-    run = read_run(what, changes or ())
-    files = RunFolder(out or Path("runs") / run.name)
-
+    changes = changes or []
+    files = RunFolder(out or Path("runs") / run_name(what, changes))
+    resuming = resume and not fresh and files.started
+    run = resumed_run(what, changes, files) if resuming else read_run(what, changes)
     if not first_process():  # only the first process reports
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 open until exit
     else:
         _check_folder(files, resume, fresh)
-    if resume and files.started:
-        run = resumed_run(what, changes or (), files)
     from regard.train.loop import Interrupted, fit
 
     try:
-        done = fit(run, files.path, fresh=fresh, command=shlex.join(["regard", "train", what, *(changes or ())]))
+        done = fit(run, files.path, fresh=fresh, command=shlex.join(["regard", "train", what, *changes]))
     except Interrupted as stop:
         print(f"regard: {stop}", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -18,7 +18,7 @@ from regard.tasks import (
 )
 from regard.tasks.task import Task
 
-__all__ = ["TASKS", "make_run", "read_run", "task_of"]
+__all__ = ["TASKS", "make_run", "read_run", "run_name", "task_of"]
 
 STARTED = "run"  # the name of run.toml: of a run that has taken over all that `init` decides
 
@@ -43,6 +43,12 @@ def read_run(what: str | Path, changes: Iterable[str] = ()) -> Run:
     changes = tuple(changes)
     name, tables = read_tables(what, changes, FAMILIES)
     return build_run(name, tables, FAMILIES, TASKS) if name == STARTED else make_run(name, tables, changes)
+
+
+def run_name(what: str | Path, changes: Iterable[str] = ()) -> str:
+    """The name of a run, read without the run that its `init` names."""
+    name, tables = read_tables(what, changes, FAMILIES)
+    return str(tables.get("name", name))
 
 
 def make_run(name: str, tables: Tables, changes: Iterable[str] = ()) -> Run:

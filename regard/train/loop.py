@@ -72,7 +72,7 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
             with files.removed_if_unused():
                 training = _begin(run, files, fresh, console or Console(stderr=True), world)
             _resume(training)
-            files.describe(training.run.family, dataclasses.asdict(training.run.model), VERSION)
+            files.write_description(training.run.family, dataclasses.asdict(training.run.model), VERSION)
             write_atomic(files.run, to_toml(training.run).encode())
             world.wait()  # the others may read the folder now,
             world.wait()  # and have read it
@@ -190,22 +190,14 @@ def _resume(training: _Training) -> None:
                          f"over with --fresh")  # fmt: skip
     checkpoint.restore(saved, training.model, training.optimizer, training.ema)
     if state.machine != training.state.machine:
-        training.report(
-            f"was trained on {state.machine}, goes on with {training.state.machine}: the last bits may differ"
-        )
+        training.report(f"was trained on {state.machine}, goes on with {training.state.machine}: the last bits may differ")
     training.state = dataclasses.replace(state, machine=training.state.machine)
     training.report(f"resumed at step {state.step:,}")
 
 
 def _loop(training: _Training, log: Log | None) -> None:
     """The loop of the figure above; without a log, that of a process beside the first."""
-    t, state, model, optimizer, world = (
-        training.run.train,
-        training.state,
-        training.model,
-        training.optimizer,
-        training.world,
-    )
+    t, state, model, optimizer, world = (training.run.train, training.state, training.model, training.optimizer, training.world)
     task, report = training.task, training.report
     stream = task.batches(training.run, training.dataset, state.position)
     began = time.monotonic() - state.seconds
@@ -275,9 +267,7 @@ def _loop(training: _Training, log: Log | None) -> None:
             since += time.monotonic() - paused
             if asked or (saving and stop and world.size == 1):  # a later request is met at the next step
                 world.wait()  # until it is saved: torchrun ends all once one has ended
-                raise Interrupted(
-                    f"stopped at step {state.step:,}, saved in {training.files.path}; go on with --resume"
-                )
+                raise Interrupted(f"stopped at step {state.step:,}, saved in {training.files.path}; go on with --resume")
     if state.stopped_early(t.patience):
         report(f"stopped early at step {state.step:,}: {t.patience} evaluations without a lower validation loss")
 

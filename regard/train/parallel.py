@@ -87,9 +87,7 @@ def joined(device: torch.device) -> Iterator[World]:
     if device.type == "cuda":
         local = int(os.environ["LOCAL_RANK"])
         if local >= torch.cuda.device_count():
-            raise ValueError(
-                f"process {local + 1} of this machine has no GPU; start {torch.cuda.device_count()} of them"
-            )
+            raise ValueError(f"process {local + 1} of this machine has no GPU; start {torch.cuda.device_count()} of them")
         torch.cuda.set_device(local)
     # The others wait while the first one encodes the data, however long that takes.
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(days=1))

@@ -5,16 +5,18 @@ from collections.abc import Sequence
 
 from regard.config import COUNTED, Run
 from regard.run_folder import RunFolder
-from regard.tasks import read_run
+from regard.tasks import read_run, run_name
 
 __all__ = ["resumed_run"]
 
 
 def resumed_run(what: str, changes: Sequence[str], files: RunFolder) -> Run:
     """The run of a folder with the `train.` and `decode.` changes on top; a model or data key that differs is refused by name."""
-    asked, stored = read_run(what, changes), read_run(files.run)
+    stored = read_run(files.run)
+    _compare(files, "name", run_name(what, changes), stored.name)
     keys = [change.partition("=")[0] for change in changes]
-    _compare(files, "name", asked.name, stored.name)
+    fine_tuned = stored.init or "init" in keys
+    asked = read_run(files.run if fine_tuned else what, changes)  # the run that `init` names may be gone
     for key in keys:
         table, _, name = key.partition(".")
         if key in ("model", "model.size"):  # a whole model: all that the data does not decide

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from regard.data.image.pixels import from_numbers, to_numbers
 
 from regard.config import Run
+from regard.data.image.batches import dequantize, quantize
 from regard.models.image_gpt import ImageGPT, ImageGPTConfig
 from regard.tasks.image_generation import ImageGenerator
 
@@ -17,6 +17,10 @@ def image_gpt(**changes: object) -> ImageGPT:
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.5)
     return model.double().eval()
+
+
+def predictor(model: ImageGPT) -> ImageGenerator:
+    return ImageGenerator(model, Run("p", "image-gpt", model.config, task="image_generation"))
 
 
 def test_later_pixels_do_not_change_the_logits_of_earlier_ones():
@@ -31,37 +35,37 @@ def test_later_pixels_do_not_change_the_logits_of_earlier_ones():
 @pytest.mark.parametrize(("channels", "levels"), [(1, 2), (1, 16), (1, 256), (3, 2), (3, 8)])
 def test_ids_become_colours_and_the_same_ids_again(channels, levels):
     ids = np.random.default_rng(0).integers(0, levels**channels, (3, 25))
-    images = from_numbers(ids, levels, 5, channels)
+    images = dequantize(ids, levels, 5, channels)
     assert images.shape == (3, 5, 5, channels)
-    assert (to_numbers(images, levels) == ids).all()
+    assert (quantize(images, levels) == ids).all()
 
 
 def test_256_levels_are_lossless_and_fewer_keep_black_and_white():
     images = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 1), dtype=np.uint8)
-    assert (from_numbers(to_numbers(images, 256), 256, 4, 1) == images).all()
+    assert (dequantize(quantize(images, 256), 256, 4, 1) == images).all()
     ends = np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1)
-    assert (from_numbers(to_numbers(ends, 8), 8, 1, 1) == ends).all()
+    assert (dequantize(quantize(ends, 8), 8, 1, 1) == ends).all()
 
 
 def test_greedy_generation_takes_the_most_likely_pixel_at_each_step():
     model = image_gpt()
-    generator = ImageGenerator(model, Run("p", "image-gpt", model.config, task="image_generation"))
-    pixels = to_numbers(generator.draw(1, temperature=0.0), 3)
+    generator = predictor(model)
+    pixels = quantize(generator.generate(1, temperature=0.0), 3)
     tokens = torch.cat((torch.tensor([[3]]), torch.from_numpy(pixels)[:, :-1]), 1)
     assert (model(tokens)[..., :3].argmax(-1).numpy() == pixels).all()
 
 
 def test_samples_depend_on_the_seed_alone():
     model = image_gpt()
-    generator = ImageGenerator(model, Run("p", "image-gpt", model.config, task="image_generation"))
-    first, again, other = (generator.draw(6, seed=seed) for seed in (1, 1, 2))
+    generator = predictor(model)
+    first, again, other = (generator.generate(6, seed=seed) for seed in (1, 1, 2))
     assert (first == again).all()
     assert (first != other).any()
     assert set(np.unique(first)) <= {0, 128, 255}  # the start token is no colour
 
 
-def test_too_many_colours_are_refused():
+def test_too_many_colours_and_no_images_are_refused():
     with pytest.raises(ValueError, match="64 levels in 3 channels make 262,144 colours; use fewer levels"):
         ImageGPTConfig(levels=64)
-    with pytest.raises(ValueError, match="0 pictures; ask for 1 to"):
-        ImageGenerator(image_gpt(), None).draw(0)
+    with pytest.raises(ValueError, match="0 images; ask for 1 to"):
+        predictor(image_gpt()).generate(0)

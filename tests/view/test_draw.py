@@ -1,4 +1,4 @@
-"""A map in the terminal and in files."""
+"""An attention map in the terminal and in files."""
 
 import io
 import json
@@ -11,7 +11,7 @@ from rich.console import Console
 from regard.view.draw import STOPS, colour, to_file, to_terminal
 from regard.view.maps import AttentionMap
 
-SEEN = AttentionMap(
+MAP = AttentionMap(
     "cross-attention, layer 2, head 1",
     ["▁ein", "▁Hund", "lich", ".", "</s>"],
     ["▁a", "▁dog", "</s>"],
@@ -19,14 +19,14 @@ SEEN = AttentionMap(
 )
 
 
-def printed(seen: AttentionMap, **how) -> str:
+def printed(attention: AttentionMap, **how) -> str:
     out = io.StringIO()
-    Console(file=out, width=100, **how).print(to_terminal(seen))
+    Console(file=out, width=100, **how).print(to_terminal(attention))
     return out.getvalue()
 
 
 def test_the_terminal_grid_has_all_labels_and_the_percentages():
-    title, _, grid = printed(SEEN).partition("head 1")  # the title may take two lines
+    title, _, grid = printed(MAP).partition("head 1")  # the title may take two lines
     _, head, *rows = grid.rstrip().splitlines()
     assert " ".join(title.split()) == "cross-attention, layer 2,"
     assert head.split() == ["a", "dog", "</s>"]
@@ -37,13 +37,13 @@ def test_the_terminal_grid_has_all_labels_and_the_percentages():
 
 def test_cells_of_the_terminal_are_coloured_by_weight():
     red, green, blue = colour(0.98)
-    out = printed(SEEN, force_terminal=True, color_system="truecolor")
+    out = printed(MAP, force_terminal=True, color_system="truecolor")
     assert f"48;2;{red};{green};{blue}" in out
 
 
 def test_brackets_in_a_token_are_text_not_markup():
-    seen = AttentionMap("t", ["▁[bold]"], ["▁[/red]"], [[1.0]])
-    out = printed(seen)
+    attention = AttentionMap("t", ["▁[bold]"], ["▁[/red]"], [[1.0]])
+    out = printed(attention)
     assert "[bold]" in out
     assert "[/red]" in out
 
@@ -57,8 +57,8 @@ def test_colours_run_from_dark_to_light_and_stay_in_range():
 
 
 def test_a_png_opens_and_grows_with_the_map(tmp_path):
-    to_file(SEEN, tmp_path / "map.png")
-    wide = AttentionMap("t", SEEN.rows, SEEN.columns * 4, [row * 4 for row in SEEN.weights])
+    to_file(MAP, tmp_path / "map.png")
+    wide = AttentionMap("t", MAP.rows, MAP.columns * 4, [row * 4 for row in MAP.weights])
     to_file(wide, tmp_path / "wide.png")
     with Image.open(tmp_path / "map.png") as small, Image.open(tmp_path / "wide.png") as large:
         assert small.format == "PNG"
@@ -72,27 +72,27 @@ def test_a_png_opens_and_grows_with_the_map(tmp_path):
 
 
 def test_an_svg_is_xml_and_a_pdf_is_a_pdf(tmp_path):
-    to_file(SEEN, tmp_path / "map.svg")
-    to_file(SEEN, tmp_path / "map.pdf")
+    to_file(MAP, tmp_path / "map.svg")
+    to_file(MAP, tmp_path / "map.pdf")
     root = ElementTree.parse(tmp_path / "map.svg").getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert "Hund" in (tmp_path / "map.svg").read_text(encoding="utf-8")
     assert (tmp_path / "map.pdf").read_bytes().startswith(b"%PDF-")
 
 
-def test_a_json_file_holds_the_map(tmp_path):
-    to_file(SEEN, tmp_path / "map.json")
-    assert AttentionMap(**json.loads((tmp_path / "map.json").read_text(encoding="utf-8"))) == SEEN
+def test_a_json_file_round_trips(tmp_path):
+    to_file(MAP, tmp_path / "map.json")
+    assert AttentionMap(**json.loads((tmp_path / "map.json").read_text(encoding="utf-8"))) == MAP
 
 
 @pytest.mark.parametrize("name", ["map.bmp", "map", "map.txt"])
-def test_an_unknown_ending_is_refused_and_writes_nothing(tmp_path, name):
+def test_an_unknown_suffix_is_refused_and_writes_nothing(tmp_path, name):
     with pytest.raises(
         ValueError, match=rf"cannot draw {name}; give a name that ends in \.png, \.svg, \.pdf or \.json"
     ):
-        to_file(SEEN, tmp_path / name)
+        to_file(MAP, tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 
-def test_dollar_signs_in_a_token_are_drawn_as_they_are(tmp_path):
+def test_dollar_signs_in_a_token_are_not_parsed_as_math(tmp_path):
     to_file(AttentionMap("t", [r"▁$\nothing$"], ["▁$5$"], [[1.0]]), tmp_path / "map.png")

@@ -1,4 +1,4 @@
-"""What a translation looked at, as plain data."""
+"""Attention maps of translations as plain data."""
 
 import json
 
@@ -8,12 +8,13 @@ from torch import nn
 
 from regard.config import DecodeConfig, Run
 from regard.data.text.batches import pad
+from regard.data.text.config import TextData
 from regard.data.text.tokenizer import BOS, EOS, train_bpe
 from regard.decode.fast import decoder
 from regard.layers.tap import watch
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.translation import Translator
-from regard.view.maps import AttentionMap, look
+from regard.view.maps import AttentionMap, map_attention
 
 LINES = ["the dog runs in the park", "a cat sits on the mat", "der hund rennt im park", "eine katze sitzt da"]
 DEPTH, HEADS = 2, 3
@@ -21,7 +22,7 @@ DEPTH, HEADS = 2, 3
 
 @pytest.fixture(scope="module")
 def translator() -> Translator:
-    """An untrained one, with large weights so that no two looks are alike, that does not end at once."""
+    """An untrained model with large weights, so that all maps differ, which does not predict the end at once."""
     torch.manual_seed(0)
     tokenizer = train_bpe(LINES, 80)
     config = TransformerConfig(vocab=tokenizer.vocab, dim=12, depth=DEPTH, heads=HEADS, mlp_ratio=2, tied=False)
@@ -30,56 +31,58 @@ def translator() -> Translator:
         nn.init.normal_(p, std=0.5)
     with torch.no_grad():
         model.output.bias[EOS] = -100.0
-    return Translator(model.eval(), tokenizer, Run("tiny", "transformer", config, decode=DecodeConfig(beam_size=1)))
+    return Translator(
+        model.eval(), tokenizer, Run("tiny", "transformer", config, data=TextData(), decode=DecodeConfig(beam_size=1))
+    )
 
 
 TEXT = "the cat runs"
 
 
-def test_rows_are_tokens_said_and_columns_tokens_read(translator):
-    seen = look(translator, TEXT)
-    said = translator.translate([TEXT])[0]
+def test_rows_are_output_tokens_and_columns_source_tokens(translator):
+    attention = map_attention(translator, TEXT)
+    answer = translator.translate([TEXT])[0]
     [source] = translator.tokenizer.encode([TEXT])
-    cut = len(said.tokens) == translator.limit(len(source))  # then its end was never said
-    assert seen.rows == (said.tokens if cut else [*said.tokens, "</s>"])
-    assert seen.columns == [*translator.tokenizer.tokens(source), "</s>"]
-    assert len(seen.weights) == len(seen.rows)
-    assert all(len(row) == len(seen.columns) for row in seen.weights)
+    cut = len(answer.tokens) == translator.max_answer(len(source))  # then it has no end token
+    assert attention.rows == (answer.tokens if cut else [*answer.tokens, "</s>"])
+    assert attention.columns == [*translator.tokenizer.ids_to_tokens(source), "</s>"]
+    assert len(attention.weights) == len(attention.rows)
+    assert all(len(row) == len(attention.columns) for row in attention.weights)
 
 
 @pytest.mark.parametrize("layer", [None, 1, 2])
 @pytest.mark.parametrize("head", [None, 1, 3])
 def test_rows_sum_to_one(translator, layer, head):
-    seen = look(translator, TEXT, layer=layer, head=head)
-    assert [sum(row) for row in seen.weights] == pytest.approx([1.0] * len(seen.rows), abs=1e-5)
-    assert min(map(min, seen.weights)) >= 0
+    attention = map_attention(translator, TEXT, layer=layer, head=head)
+    assert [sum(row) for row in attention.weights] == pytest.approx([1.0] * len(attention.rows), abs=1e-5)
+    assert min(map(min, attention.weights)) >= 0
 
 
 @pytest.mark.parametrize("layer", [None, 1, 2])
 @pytest.mark.parametrize("head", [None, 1, 2, 3])
-def test_the_map_is_of_the_layer_and_head_asked_for_and_the_mean_of_those_not_asked_for(translator, layer, head):
+def test_the_map_is_the_mean_over_all_layers_or_heads_unless_one_is_given(translator, layer, head):
     tokenizer, model = translator.tokenizer, translator.model
-    target = tokenizer.ids(translator.translate([TEXT])[0].tokens)
-    with watch(model) as seen, torch.inference_mode():
+    target = translator.translate([TEXT])[0].ids
+    assert tokenizer.ids_to_tokens(target) == translator.translate([TEXT])[0].tokens
+    with watch(model) as recorded, torch.inference_mode():
         model(pad(tokenizer.encode([TEXT]), tokenizer.special), torch.tensor([[BOS, *target]]))
-    cross = torch.stack([seen[f"decoder.{i}.cross"][0][0] for i in range(DEPTH)])  # (depth, H, Q, K)
+    cross = torch.stack([recorded[f"decoder.{i}.cross"][0][0] for i in range(DEPTH)])  # (depth, H, Q, K)
     layers = range(DEPTH) if layer is None else [layer - 1]
     heads = range(HEADS) if head is None else [head - 1]
     wanted = sum(cross[i, j] for i in layers for j in heads) / (len(layers) * len(heads))
-    got = look(translator, TEXT, layer=layer, head=head)
+    got = map_attention(translator, TEXT, layer=layer, head=head)
     torch.testing.assert_close(torch.tensor(got.weights), wanted[: len(got.rows)])
     assert (f"layer {layer}" if layer else "mean of 2 layers") in got.title
     assert (f"head {head}" if head else "mean of 3 heads") in got.title
 
 
-def test_a_row_is_the_look_that_chose_its_token(translator):
+def test_a_row_is_the_attention_of_the_step_that_predicted_its_token(translator):
     tokenizer, model = translator.tokenizer, translator.model
-    seen = look(translator, TEXT, layer=1, head=1)
+    attention = map_attention(translator, TEXT, layer=1, head=1)
     with watch(model) as first, torch.inference_mode():
-        (steps := decoder(model)).step(
-            torch.tensor([BOS]), steps.start(pad(tokenizer.encode([TEXT]), tokenizer.special))
-        )
-    torch.testing.assert_close(torch.tensor(seen.weights[0]), first["decoder.0.cross"][0][0, 0, 0])
+        steps = decoder(model)
+        steps.step(torch.tensor([BOS]), steps.start(pad(tokenizer.encode([TEXT]), tokenizer.special)))
+    torch.testing.assert_close(torch.tensor(attention.weights[0]), first["decoder.0.cross"][0][0, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -87,25 +90,25 @@ def test_a_row_is_the_look_that_chose_its_token(translator):
     [({"layer": 0}, "no layer 0; this model has layers 1 to 2"), ({"layer": 3}, "no layer 3"),
      ({"head": 0}, "no head 0; this model has heads 1 to 3"), ({"head": 4}, "no head 4"), ({"layer": -1}, "layer -1")],
 )  # fmt: skip
-def test_a_layer_or_head_that_is_not_there_is_refused(translator, which, message):
+def test_a_layer_or_head_out_of_range_is_refused(translator, which, message):
     with pytest.raises(ValueError, match=message):
-        look(translator, TEXT, **which)
+        map_attention(translator, TEXT, **which)
 
 
 @pytest.mark.parametrize("text", ["", "   "])
 def test_an_empty_sentence_is_refused(translator, text):
-    with pytest.raises(ValueError, match="an empty sentence has nothing to look at"):
-        look(translator, text)
+    with pytest.raises(ValueError, match="an empty sentence has no attention to show"):
+        map_attention(translator, text)
 
 
-def test_looking_leaves_the_model_as_it_was(translator):
+def test_mapping_attention_leaves_the_model_unchanged(translator):
     before = translator.translate([TEXT], beam=2)
-    look(translator, TEXT)
+    map_attention(translator, TEXT)
     assert translator.translate([TEXT], beam=2) == before
     assert all(getattr(part, "tap", None) is None for part in translator.model.modules())
 
 
-def test_json_gives_the_map_back():
-    seen = AttentionMap("cross-attention", ["▁größe", "</s>"], ["▁size"], [[1.0], [0.25]])
-    assert "größe" in seen.to_json()
-    assert AttentionMap(**json.loads(seen.to_json())) == seen
+def test_json_round_trips():
+    attention = AttentionMap("cross-attention", ["▁größe", "</s>"], ["▁size"], [[1.0], [0.25]])
+    assert "größe" in attention.to_json()
+    assert AttentionMap(**json.loads(attention.to_json())) == attention

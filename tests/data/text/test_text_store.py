@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from regard.config import DataConfig
 from regard.data.text import batches as batch
 from regard.data.text import store
-from regard.data.text.store import UNKNOWN, Text, encode, encode_labels, encode_text
+from regard.data.text.config import TextData
+from regard.data.text.store import UNKNOWN, TextStore, encode_labeled, encode_pairs, encode_text
 from regard.data.text.tokenizer import EOS, KINDS, train_bpe, train_tokenizer
 from regard.data.text.toys import toy_pairs
 
@@ -43,7 +43,7 @@ def read_all(found):
 
 
 def put(pairs, tokenizer, max_len=256, identity="x", **how):
-    return encode(lambda: iter(pairs), "the corpus", identity, tokenizer, max_len, **how)
+    return encode_pairs(lambda: iter(pairs), "the corpus", identity, tokenizer, max_len, **how)
 
 
 def encoded(pairs, tokenizer):
@@ -72,6 +72,16 @@ def test_blocks_are_read_in_any_order(tokenizer, monkeypatch, block):
     assert got == [source + target for source, target in expected]
 
 
+def test_pairs_taken_from_a_pool_are_copies_in_the_order_given(tokenizer):
+    pool, wanted = put(PAIRS, tokenizer).read([0]), encoded(PAIRS, tokenizer)
+    rows = np.array([7, 0, 49, 7])
+    taken = pool.take(rows)
+    got = [taken.tokens[a : a + s + t].tolist() for a, s, t in zip(*taken[1:], strict=True)]
+    assert got == [wanted[row][0] + wanted[row][1] for row in rows]
+    assert taken.sources.tolist() == [len(wanted[row][0]) for row in rows]
+    assert not np.shares_memory(taken.tokens, pool.tokens)
+
+
 @pytest.mark.parametrize("block", [2, 3, 4096])
 def test_empty_and_too_long_pairs_are_left_out_and_counted(tokenizer, monkeypatch, block):
     monkeypatch.setattr(store, "BLOCK", block)
@@ -87,7 +97,7 @@ def test_empty_and_too_long_pairs_are_left_out_and_counted(tokenizer, monkeypatc
     assert read_all(found) == [pair for pair in tokens if all(pair) and max(map(len, pair)) <= 12]
 
 
-def test_a_pair_of_exactly_the_longest_length_is_kept():
+def test_a_pair_of_exactly_max_len_tokens_is_kept():
     found = put([("1 2 3", "4"), ("1 2 3 4", "5")], Wide(), max_len=3)
     assert read_all(found) == [([1, 2, 3], [4])]
     assert found.too_long == 1
@@ -111,13 +121,13 @@ def test_the_largest_token_always_fits(vocab, dtype):
     assert read_all(found) == [([vocab - 1], [4])]
 
 
-def test_the_longest_sentence_a_store_can_hold_is_kept_whole_and_no_config_allows_a_longer_one():
+def test_the_longest_sentence_that_fits_a_store_is_the_longest_a_config_allows():
     most = 65_535  # lengths take two bytes
     found = put([(" ".join(["7"] * most), "5")], Wide(), max_len=most)
     assert [(len(source), len(target)) for source, target in read_all(found)] == [(most, 1)]
-    assert DataConfig(max_len=most).max_len == most
+    assert TextData(max_len=most).max_len == most
     with pytest.raises(ValueError, match="max_len"):
-        DataConfig(max_len=most + 1)
+        TextData(max_len=most + 1)
 
 
 def test_an_encoded_corpus_is_found_again(tokenizer):
@@ -126,12 +136,12 @@ def test_an_encoded_corpus_is_found_again(tokenizer):
     def never():
         raise AssertionError("encoded again")
 
-    again = encode(never, "the corpus", "x", tokenizer, 256)
+    again = encode_pairs(never, "the corpus", "x", tokenizer, 256)
     assert again.folder == first.folder
     assert read_all(again) == read_all(first)
 
 
-def test_it_is_not_found_after_anything_it_depends_on_changed(tokenizer):
+def test_a_corpus_is_encoded_again_after_anything_it_depends_on_changed(tokenizer):
     folders = {
         put(PAIRS, tokenizer).folder,
         put(PAIRS, tokenizer, identity="y").folder,
@@ -141,7 +151,7 @@ def test_it_is_not_found_after_anything_it_depends_on_changed(tokenizer):
     assert len(folders) == 4
 
 
-def test_the_digest_tells_corpora_apart(tokenizer):
+def test_different_corpora_have_different_digests(tokenizer):
     digests = [put(pairs, tokenizer, identity=number).digest for number, pairs in enumerate([
         PAIRS, PAIRS[:-1], [*PAIRS[1:], PAIRS[0]], [(b, a) for a, b in PAIRS],
     ])]  # fmt: skip
@@ -149,7 +159,7 @@ def test_the_digest_tells_corpora_apart(tokenizer):
     assert put(PAIRS, tokenizer, identity="elsewhere").digest == digests[0]
 
 
-def test_the_digest_tells_where_a_source_ends():
+def test_the_digest_depends_on_where_a_source_ends():
     assert put([("1 2", "3")], Wide(), identity=1).digest != put([("1", "2 3")], Wide(), identity=2).digest
 
 
@@ -159,7 +169,7 @@ def test_a_corpus_cut_off_while_it_was_encoded_is_encoded_again(tokenizer, cache
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        encode(cut, "the corpus", "x", tokenizer, 256)
+        encode_pairs(cut, "the corpus", "x", tokenizer, 256)
     assert os.listdir(cache / "tokens") == []
     assert put(PAIRS, tokenizer).pairs == 50
 
@@ -173,9 +183,9 @@ def test_a_folder_without_its_last_file_is_encoded_again(tokenizer):
 
 def test_progress_counts_pairs_read(tokenizer, monkeypatch):
     monkeypatch.setattr(store, "BLOCK", 20)
-    heard = []
-    put(PAIRS, tokenizer, progress=heard.append)
-    assert heard == [20, 40, 50]
+    reported = []
+    put(PAIRS, tokenizer, progress=reported.append)
+    assert reported == [20, 40, 50]
 
 
 @pytest.mark.parametrize(("pairs", "message"), [
@@ -189,7 +199,7 @@ def test_a_corpus_without_a_pair_to_use_is_refused_with_the_reason(tokenizer, ca
     assert os.listdir(cache / "tokens") == []
 
 
-def test_about_says_what_the_store_holds(tokenizer):
+def test_about_describes_the_store(tokenizer):
     found = put(PAIRS, tokenizer)
     about = json.loads((found.folder / "about.json").read_text())
     assert about["pairs"] == 50
@@ -207,11 +217,11 @@ CLASSES = ("no", "yes", "maybe")
 
 
 def put_labels(rows, labels=CLASSES, max_len=256, identity="labels", **how):
-    return encode_labels(lambda: iter(rows), labels, "the texts", identity, Wide(), max_len, **how)
+    return encode_labeled(lambda: iter(rows), labels, "the texts", identity, Wide(), max_len, **how)
 
 
 @pytest.mark.parametrize("block", [1, 2, 4096])
-def test_a_labelled_text_is_its_tokens_and_the_number_of_its_class(monkeypatch, block):
+def test_a_labelled_text_is_stored_as_tokens_and_a_class_id(monkeypatch, block):
     monkeypatch.setattr(store, "BLOCK", block)
     found = put_labels(TEXTS)
     assert read_all(found) == [([1, 2, 3], [1]), ([4], [0]), ([5, 6, 7, 8, 9], [1]), ([10, 11], [2])]
@@ -225,7 +235,7 @@ def test_a_long_text_is_cut_not_left_out():
 
 
 @pytest.mark.parametrize("block", [2, 4096])
-def test_a_class_never_seen_in_training_is_named_with_its_place(monkeypatch, cache, block):
+def test_a_class_never_seen_in_training_is_named_with_its_example(monkeypatch, cache, block):
     monkeypatch.setattr(store, "BLOCK", block)
     with pytest.raises(ValueError, match="the texts, example 5") as error:
         put_labels(TEXTS, ("no", "yes"))
@@ -238,14 +248,13 @@ def test_labelled_texts_are_encoded_anew_if_the_classes_are_others():
     first, second = put_labels(TEXTS), put_labels(TEXTS, ("maybe", "no", "yes"))
     assert [target for _, target in read_all(second)] == [[2], [1], [2], [0]]
     assert first.digest != second.digest
-    pairs = encode(lambda: iter([("1 2 3", "4")]), "pairs", "labels", Wide(), 256)
+    pairs = encode_pairs(lambda: iter([("1 2 3", "4")]), "pairs", "labels", Wide(), 256)
     assert len({first.folder, second.folder, pairs.folder}) == 3
 
 
-def test_labelled_texts_of_which_none_is_left_are_refused():
-    with pytest.raises(
-        ValueError, match=r"the texts holds no labelled text to use: 1 pairs .*; give a file with text and class"
-    ):
+def test_only_empty_labelled_texts_are_refused():
+    wanted = r"the texts holds no labelled text to use: 1 pairs .*; give a file with text and class"
+    with pytest.raises(ValueError, match=wanted):
         put_labels([("", "no")])
 
 
@@ -259,11 +268,11 @@ def put_text(pieces, tokenizer, identity="text", **how):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_word_left_out_is_the_unknown_token_whatever_the_tokenizer(kinds, kind):
+def test_a_removed_word_is_the_unknown_token_of_every_tokenizer(kinds, kind):
     tokenizer = kinds[kind]
-    held = put_text([f"the {UNKNOWN} sat\n", f"{UNKNOWN}"], tokenizer).tokens.tolist()
-    assert held.count(tokenizer.special.unk) == 2
-    assert tokenizer.decode(held[: held.index(tokenizer.special.unk)]).strip() == "the"
+    ids = put_text([f"the {UNKNOWN} sat\n", f"{UNKNOWN}"], tokenizer).tokens.tolist()
+    assert ids.count(tokenizer.special.unk) == 2
+    assert tokenizer.decode(ids[: ids.index(tokenizer.special.unk)]).strip() == "the"
 
 
 @pytest.fixture(scope="module")
@@ -291,9 +300,7 @@ def test_without_line_ends_each_line_that_is_not_empty_ends_with_the_end_token(k
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(st.sampled_from(["a ", "cat", "\n", " ", "\r\n", "t", "."]), min_size=1, max_size=30), st.integers(1, 9)
-)
+@given(st.lists(st.sampled_from(["a ", "cat", "\n", " ", "\r\n", "t", "."]), min_size=1, max_size=30), st.integers(1, 9))
 def test_how_a_text_is_cut_into_pieces_does_not_matter_if_lines_and_words_stay_whole(kinds, words, chunk):
     text = "".join(words)
     lines = text.splitlines(keepends=True)
@@ -357,7 +364,7 @@ def test_a_text_cut_off_while_it_was_encoded_is_encoded_again(kinds, cache):
     assert os.listdir(cache / "tokens") == []
     found = put_text(STORY, kinds["bytes"])
     (found.folder / "about.json").unlink()
-    assert isinstance(put_text(STORY, kinds["bytes"]), Text)
+    assert isinstance(put_text(STORY, kinds["bytes"]), TextStore)
 
 
 @pytest.mark.parametrize(("kind", "pieces"), [("bpe", []), ("bpe", ["\n", " \n"]), ("characters", [])])
@@ -369,11 +376,11 @@ def test_a_text_without_a_token_is_refused(kinds, cache, kind, pieces):
 
 def test_progress_counts_tokens(kinds, monkeypatch):
     monkeypatch.setattr(store, "CHUNK", 30)
-    heard: list[int] = []
-    found = put_text(STORY, kinds["characters"], progress=heard.append)
-    assert heard == sorted(heard)
-    assert len(heard) > 1
-    assert heard[-1] == len(found) == len("".join(STORY))
+    reported: list[int] = []
+    found = put_text(STORY, kinds["characters"], progress=reported.append)
+    assert reported == sorted(reported)
+    assert len(reported) > 1
+    assert reported[-1] == len(found) == len("".join(STORY))
 
 
 def test_a_longer_text_takes_no_more_memory(kinds, monkeypatch):
@@ -382,9 +389,8 @@ def test_a_longer_text_takes_no_more_memory(kinds, monkeypatch):
     def peak(lines: int) -> int:
         tracemalloc.start()
         try:
-            encode_text(
-                lambda: ("A cat sat on the mat.\n" for _ in range(lines)), "the text", lines, kinds["characters"]
-            )
+            text = lambda: ("A cat sat on the mat.\n" for _ in range(lines))  # noqa: E731
+            encode_text(text, "the text", lines, kinds["characters"])
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
