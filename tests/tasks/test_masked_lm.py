@@ -17,7 +17,7 @@ def test_a_masked_word_is_the_most_likely_of_a_forward_pass(masked_lm):
     found = masked_lm.fill("the [MASK] sat on the [MASK]", top=4)
     special = masked_lm.tokenizer.special
     ids = [
-        special.mask if token == "[MASK]" else masked_lm.tokenizer.ids([token])[0]
+        special.mask if token == "[MASK]" else masked_lm.tokenizer.tokens_to_ids([token])[0]
         for token in ["the", "[MASK]", "sat", "on", "the", "[MASK]"]
     ]
     logits = masked_lm.model(torch.tensor([[special.bos, *ids, special.eos]]))[0, [2, 6]]

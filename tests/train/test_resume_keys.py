@@ -22,14 +22,7 @@ def photos(tmp_path_factory):
 
 SWIN = ("model=swin-tiny", "model.image=16", "model.patch=2", "model.window=2", "model.dim=8", "model.depths=[1, 1]",
         "model.heads=[1, 2]")  # fmt: skip
-FEW = (
-    "train.steps=2",
-    "train.batch_size=4",
-    "train.save_every=1",
-    "train.eval_every=2",
-    "data.crop=0",
-    "data.augment=0.0",
-)
+FEW = ("train.steps=2", "train.batch_size=4", "train.save_every=1", "train.eval_every=2", "data.crop=0", "data.augment=0.0")
 
 
 @pytest.fixture
