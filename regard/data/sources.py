@@ -1,8 +1,7 @@
 """Named public data sets: address, licence, checksum.
 
-Files are read from `$REGARD_DATA/<name>/<file>`, else from the user's cache folder, else downloaded to the cache, from
-a public address or the server `$REGARD_MIRROR`.  A download is kept only if the sha256 of its text (or of the file, for
-images) is right.
+Files are read from `$REGARD_DATA/<name>/<file>`, else from the user's cache folder, else downloaded to the cache, from a public
+address or the server `$REGARD_MIRROR`.  A download is kept only if the sha256 of its text (or of the file, for images) is right.
 """
 
 import gzip
@@ -140,10 +139,8 @@ def _find(name: str, file: str, url: str) -> Path:
     url = f"{mirror.rstrip('/')}/{name}/{file}" if mirror else url
     target = cache_folder() / "data" / name / file
     if not url:
-        raise ValueError(
-            f"{name}/{file} is not on this machine and has no public address; put it in {target.parent}, "
-            f"or set REGARD_DATA to a folder that holds {name}/, or REGARD_MIRROR to a server that does"
-        )
+        raise ValueError(f"{name}/{file} is not on this machine and has no public address; put it in {target.parent}, or set "
+                         f"REGARD_DATA to a folder that holds {name}/, or REGARD_MIRROR to a server that does")  # fmt: skip
     _download(url, target, SHA256[f"{name}/{file}"])
     return target
 
@@ -163,8 +160,7 @@ def _download(url: str, target: Path, sha256: str) -> None:
         ) from None
     found = hashlib.sha256(text).hexdigest()
     if found != sha256:
-        raise ValueError(
-            f"{url} has sha256 {found[:16]}…, wanted {sha256[:16]}…: it was changed; get the file elsewhere and set REGARD_DATA"
-        )
+        raise ValueError(f"{url} has sha256 {found[:16]}…, wanted {sha256[:16]}…: it was changed; get the file elsewhere and set "
+                         "REGARD_DATA")  # fmt: skip
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, gzip.compress(text, mtime=0) if target.suffix == ".gz" else text)

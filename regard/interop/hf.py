@@ -95,8 +95,7 @@ def export_run(folder: Path, to: Path) -> None:
         weights.write_weights(family, config, model, part, untrained)
 
 
-def _write_run(folder: Path, imported: ImportedModel, run: Run, tokenizer: Tokenizer | None, version: str,
-               card: str) -> None:  # fmt: skip
+def _write_run(folder: Path, imported: ImportedModel, run: Run, tokenizer: Tokenizer | None, version: str, card: str) -> None:
     files = RunFolder(folder)
     if tokenizer:
         tokenizer.save(files.tokenizer)

@@ -82,8 +82,7 @@ def read_model(folder: Path) -> ImportedModel:
     return ImportedModel(table, config, model.eval(), HFCheckpoint(hf, {}), absent)
 
 
-def export_model(family: str, config: object, model: nn.Module, folder: Path,
-                 special: SpecialTokens | None = None) -> None:  # fmt: skip
+def export_model(family: str, config: object, model: nn.Module, folder: Path, special: SpecialTokens | None = None) -> None:
     """Write config.json and model.safetensors for `from_pretrained`; `special` are the tokenizer's special tokens."""
     text = family_of(family, config).text
     if special is None and text and text.seq2seq:
@@ -224,8 +223,7 @@ def _merge_aliases(weights: Weights, table: HFFamily[Any], prefix: str) -> Weigh
 
 
 @torch.no_grad()
-def _copy_weights(model: nn.Module, weights: Weights, table: HFFamily[Any], config: object,
-                  prefix: str) -> tuple[str, ...]:  # fmt: skip
+def _copy_weights(model: nn.Module, weights: Weights, table: HFFamily[Any], config: object, prefix: str) -> tuple[str, ...]:
     """Copy a checkpoint's tensors into our model, as float32; return the heads that the checkpoint lacks."""
     entries = [TensorMap(ours, tuple(name.removeprefix(prefix) for name in names), transform)
                for ours, names, transform in table.map_tensors(config)]  # fmt: skip

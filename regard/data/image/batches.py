@@ -48,9 +48,8 @@ class ImageBatch(NamedTuple):
         return ImageBatch(*(part.to(device, non_blocking=True) for part in self))
 
 
-def image_batches(
-    store: ImageStore, image: int, batch: int, seed: int, data: ImageData, position: DataPosition = DataPosition()
-) -> BatchStream[ImageBatch]:
+def image_batches(store: ImageStore, image: int, batch: int, seed: int, data: ImageData,
+                  position: DataPosition = DataPosition()) -> BatchStream[ImageBatch]:  # fmt: skip
     """Endless batches of `batch` images, `image` pixels a side, from a position on."""
     _require_side(store.side, image)
     if data.crop >= store.side:
@@ -67,9 +66,8 @@ def all_image_batches(store: ImageStore, image: int, batch: int, data: ImageData
         yield ImageBatch(x, label, label, torch.ones(len(label)))
 
 
-def pixel_batches(
-    store: ImageStore, levels: int, batch: int, seed: int, fraction: float = 1.0, position: DataPosition = DataPosition()
-) -> BatchStream[WindowBatch]:
+def pixel_batches(store: ImageStore, levels: int, batch: int, seed: int, fraction: float = 1.0,
+                  position: DataPosition = DataPosition()) -> BatchStream[WindowBatch]:  # fmt: skip
     """Endless batches of `batch` images as pixel ids, from a position on."""
     for rows, _, after in batch_order(stratified_fraction(store.labels, fraction), batch, seed, position):
         yield partial(_read_pixels, store, np.sort(rows), levels), after

@@ -175,10 +175,8 @@ def folder_source(listed: ImageFolder, labels: Sequence[str], read: Callable[[Pa
     label_ids = {label: index for index, label in enumerate(labels or listed.labels)}
     for file, label in listed.files:
         if label not in label_ids:
-            raise ValueError(
-                f"{file} is of class {label!r}, never seen in training; known are {', '.join(labels)}: "
-                f"rename its folder, or leave it out"
-            )
+            raise ValueError(f"{file} is of class {label!r}, never seen in training; known are {', '.join(labels)}: rename its "
+                             "folder, or leave it out")  # fmt: skip
     files = [file for file, _ in listed.files]
     stamps = [(_relative(file, listed.folder), (s := file.stat()).st_size, s.st_mtime_ns) for file in files]
     ids = np.array([label_ids[label] for _, label in listed.files], dtype=np.int64)

@@ -51,9 +51,8 @@ def read_image(file: str | Path | bytes | BinaryIO, channels: int, side: int | N
     with _stream(file, name) as stream:
         image = _opened(stream, name)
         if image.width * image.height > MAX_PIXELS:
-            raise ValueError(
-                f"{name} has {image.width:,} × {image.height:,} pixels; {MAX_PIXELS:,} at most are read: make it smaller"
-            )
+            raise ValueError(f"{name} has {image.width:,} × {image.height:,} pixels; {MAX_PIXELS:,} at most are read: make it "
+                             "smaller")  # fmt: skip
         try:
             if side:
                 image.draft(None, (2 * side, 2 * side))  # a JPEG can be decoded at a half, a quarter or an eighth

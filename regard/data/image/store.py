@@ -93,10 +93,8 @@ def prepare(data: ImageData, model: ImageInput, report: Report, progress: Progre
     return ImageDataset(store("train", listed), store("valid", listed), labels if labeled else ())
 
 
-def read_split(
-    data: ImageData, model: ImageInput, split: str, report: Report, *, labels: Sequence[str] = (),
-    progress: Progress = lambda what, done: None, labeled: bool = True,
-) -> ImageStore:  # fmt: skip
+def read_split(data: ImageData, model: ImageInput, split: str, report: Report, *, labels: Sequence[str] = (),
+               progress: Progress = lambda what, done: None, labeled: bool = True) -> ImageStore:  # fmt: skip
     """Store one split by name, or an own folder; `labels` are the class names by id.
 
     Images for a classifier (`labeled`) are stored larger than its input, for random crops; others in its size.
@@ -105,10 +103,8 @@ def read_split(
     return _store_split(data, model, split, None, report, labels, progress, labeled)
 
 
-def _store_split(
-    data: ImageData, model: ImageInput, split: str, listed: ImageFolder | None, report: Report, labels: Sequence[str],
-    progress: Progress, labeled: bool,
-) -> ImageStore:  # fmt: skip
+def _store_split(data: ImageData, model: ImageInput, split: str, listed: ImageFolder | None, report: Report,
+                 labels: Sequence[str], progress: Progress, labeled: bool) -> ImageStore:  # fmt: skip
     side = resize_side(data, model.image) if labeled else model.image
     if side < model.image:
         raise ValueError(f"data.resize={side} is less than the model's {model.image} pixels; use {model.image} or more")
@@ -123,9 +119,8 @@ def _store_split(
     return store
 
 
-def _own_source(
-    data: ImageData, split: str, listed: ImageFolder | None, labels: Sequence[str], read: Callable[[Path], Bytes]
-) -> ImageSource:
+def _own_source(data: ImageData, split: str, listed: ImageFolder | None, labels: Sequence[str],
+                read: Callable[[Path], Bytes]) -> ImageSource:  # fmt: skip
     """Images from own folders; a tenth of the training images is for validation if no other folder is given."""
     path = {"train": data.train, "valid": data.valid or data.train}.get(split, split)
     if not path:
@@ -147,10 +142,8 @@ def _require_images(data: ImageData) -> None:
     known = [name for name, source in SOURCES.items() if source.kind == "images"]
     if data.source and data.source not in known:
         what = "is not a set of images" if data.source in SOURCES else "is not known"
-        raise ValueError(
-            f"data.source={data.source} {what}{nearest(data.source, known)}; known are {', '.join(known)}; "
-            f"for own images set data.train to a folder with one folder for each class"
-        )
+        raise ValueError(f"data.source={data.source} {what}{nearest(data.source, known)}; known are {', '.join(known)}; for own "
+                         "images set data.train to a folder with one folder for each class")  # fmt: skip
 
 
 def _report_folder(listed: ImageFolder, report: Report) -> None:
@@ -187,11 +180,9 @@ def read_square(data: ImageData, model: ImageInput, side: int, file: Path) -> By
     return resize_function(data, model.image)(read_image(file, model.channels, None if data.resize else side), side)
 
 
-def store_images(
-    images: Callable[[], Iterable[Bytes]], labels: Sequence[int] | Ints, name: str, identity: object, side: int,
-    channels: int, progress: Callable[[int], None] = lambda done: None,
-    fit: Callable[[Bytes, int], Bytes] = resize_square,
-) -> ImageStore:  # fmt: skip
+def store_images(images: Callable[[], Iterable[Bytes]], labels: Sequence[int] | Ints, name: str, identity: object, side: int,
+                 channels: int, progress: Callable[[int], None] = lambda done: None,
+                 fit: Callable[[Bytes, int], Bytes] = resize_square) -> ImageStore:  # fmt: skip
     """Store images in the cache folder, or find them there.
 
     The cache key is `identity` (files, their sizes and times).  Images have any size and the given channels; `fit`

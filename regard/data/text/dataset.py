@@ -45,11 +45,9 @@ class TextDataset(NamedTuple):
     text_sample: str = ""  # the start of the validation text, to be continued during training
 
 
-def prepare_pairs(
-    data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *,
-    kinds: Sequence[str] = ("pairs", "labels"), special: tuple[str, ...] = (), task: str = "translation",
-    check: Check = lambda tokenizer: None,
-) -> TextDataset:  # fmt: skip
+def prepare_pairs(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *,
+                  kinds: Sequence[str] = ("pairs", "labels"), special: tuple[str, ...] = (), task: str = "translation",
+                  check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
     """Prepare sentence pairs of one set or a mixture: train a tokenizer unless its file exists, encode train and valid.
 
     `special` are further special tokens; `check` may refuse an existing tokenizer before the corpus is encoded.
@@ -62,10 +60,8 @@ def prepare_pairs(
     return TextDataset(tokenizer, stores[0], stores[1], _sample_pairs(data, tokenizer))
 
 
-def prepare_text(
-    data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, extra_tokens: tuple[str, ...],
-    task: str = "language_model", check: Check = lambda tokenizer: None,
-) -> TextDataset:  # fmt: skip
+def prepare_text(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, extra_tokens: tuple[str, ...],
+                 task: str = "language_model", check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
     """Prepare one plain text; `extra_tokens` are the mask token or the sentinels that the task needs."""
     require_kind(data, ("text",), task)
     train, valid = _find_splits(data)
@@ -76,10 +72,8 @@ def prepare_text(
     return TextDataset(tokenizer, stores[0], stores[1], [], text_sample=_prompt(valid.text()))
 
 
-def prepare_labeled(
-    data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, task: str = "text_classification",
-    check: Check = lambda tokenizer: None,
-) -> TextDataset:  # fmt: skip
+def prepare_labeled(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *,
+                    task: str = "text_classification", check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
     """Prepare labelled texts; the tokenizer is trained on the texts alone."""
     require_kind(data, ("labels",), task)
     train, _ = _find_splits(data)
@@ -96,10 +90,8 @@ def _find_splits(data: TextData) -> tuple[Split, Split]:
     return find_split(data, "train"), find_split(data, "valid")
 
 
-def _prepare_tokenizer(
-    data: TextData, file: Path, name: str, examples: Callable[[], Iterator[tuple[str, ...]]], what: str,
-    extra: tuple[str, ...], progress: Progress, check: Check,
-) -> Tokenizer:  # fmt: skip
+def _prepare_tokenizer(data: TextData, file: Path, name: str, examples: Callable[[], Iterator[tuple[str, ...]]], what: str,
+                       extra: tuple[str, ...], progress: Progress, check: Check) -> Tokenizer:  # fmt: skip
     """Read the tokenizer of a resumed or initialized run, or train one on examples spread over the whole corpus."""
     if not file.exists():
         total = 0
@@ -117,9 +109,8 @@ def _prepare_tokenizer(
     return tokenizer
 
 
-def require_special(
-    tokenizer: Tokenizer, file: Path, task: str, *, mask: bool = False, sentinels: int = 0, pad: bool = False
-) -> None:
+def require_special(tokenizer: Tokenizer, file: Path, task: str, *, mask: bool = False, sentinels: int = 0,
+                    pad: bool = False) -> None:  # fmt: skip
     """Refuse a tokenizer without the special tokens that a task needs; `pad` must differ from the end token."""
     special, lacks = tokenizer.special, ""
     if mask and special.mask is None:
@@ -132,9 +123,8 @@ def require_special(
         raise ValueError(f"the tokenizer {file} has no {lacks}, which task {task} needs; init from another run, or none")
 
 
-def encode_pairs_split(
-    data: TextData, split: str, tokenizer: Tokenizer, report: Report, progress: Progress = lambda what, done: None
-) -> PairStore:
+def encode_pairs_split(data: TextData, split: str, tokenizer: Tokenizer, report: Report, progress: Progress = lambda what,
+                       done: None) -> PairStore:  # fmt: skip
     """Encode one split of sentence pairs and report its size."""
     found = find_split(data, split)
     done = partial(progress, f"encoding {found.name}")
@@ -145,9 +135,8 @@ def encode_pairs_split(
     return store
 
 
-def encode_text_split(
-    data: TextData, split: str, tokenizer: Tokenizer, report: Report, progress: Progress = lambda what, done: None
-) -> TextStore:
+def encode_text_split(data: TextData, split: str, tokenizer: Tokenizer, report: Report, progress: Progress = lambda what,
+                      done: None) -> TextStore:  # fmt: skip
     """Encode one split of a plain text and report its size."""
     found = find_split(data, split)
     done = partial(progress, f"encoding {found.name}")
@@ -156,10 +145,8 @@ def encode_text_split(
     return store
 
 
-def encode_labeled_split(
-    data: TextData, split: str, tokenizer: Tokenizer, report: Report, progress: Progress = lambda what, done: None,
-    labels: Sequence[str] = (),
-) -> PairStore:  # fmt: skip
+def encode_labeled_split(data: TextData, split: str, tokenizer: Tokenizer, report: Report, progress: Progress = lambda what,
+                         done: None, labels: Sequence[str] = ()) -> PairStore:  # fmt: skip
     """Encode one split of labelled texts and report its size; `labels` are the class names by id."""
     found = find_split(data, split)
     done = partial(progress, f"encoding {found.name}")
@@ -181,10 +168,8 @@ def _find_classes(train: Split, report: Report) -> tuple[str, ...]:
         if len(counts) > MAX_CLASSES:
             break
     if len(counts) > MAX_CLASSES or (len(counts) > NAMED_CLASSES and 2 * len(counts) > counts.total()):
-        raise ValueError(
-            f"{train.name} has {len(counts):,} different classes in its first {counts.total():,} texts; wanted text, a tab, "
-            f"and one of a few classes on each line"
-        )
+        raise ValueError(f"{train.name} has {len(counts):,} different classes in its first {counts.total():,} texts; wanted "
+                         "text, a tab, and one of a few classes on each line")  # fmt: skip
     if len(counts) == 1:
         raise ValueError(f"{train.name} has one class only, {label!r}; give texts of two or more classes")
     if counts:

@@ -22,9 +22,8 @@ class Masked(NamedTuple):
     chosen: Bools  # (B, T): True where it predicts the original token
 
 
-def mask_tokens(
-    text: Ints, special_ids: Sequence[int], mask: int, vocab: int, rng: np.random.Generator, rate: float = 0.15
-) -> Masked:
+def mask_tokens(text: Ints, special_ids: Sequence[int], mask: int, vocab: int, rng: np.random.Generator,
+                rate: float = 0.15) -> Masked:  # fmt: skip
     """Mask tokens as in section 3.1 of https://arxiv.org/abs/1810.04805: (B, T) → (B, T) twice.
 
     Of the chosen tokens 80 % become the mask token, 10 % a random one and 10 % stay, so a model cannot trust its input.

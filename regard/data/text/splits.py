@@ -42,10 +42,8 @@ def find_split(data: TextData, split: str, only: str = "") -> Split:
     known = [*SOURCES, *TOYS]
     for name in names:
         if name not in known:
-            raise ValueError(
-                f"no data set {name!r}{nearest(name, known)}; known are {', '.join(known)}; "
-                f"for own files set data.train and data.valid"
-            )
+            raise ValueError(f"no data set {name!r}{nearest(name, known)}; known are {', '.join(known)}; for own files set "
+                             "data.train and data.valid")  # fmt: skip
     if data.prefixed and not names:
         raise ValueError("data.prefixed is for named data sets; in own files write the prefix before each sentence")
     if names and all(split in ("train", "valid") or split in _splits(name) for name in names):
@@ -61,16 +59,12 @@ def find_split(data: TextData, split: str, only: str = "") -> Split:
         )
     own = {"train": data.train, "valid": data.valid}.get(split, split)
     if not own:
-        raise ValueError(
-            f"no {split} data; give data.{split}=FILE (TSV, JSONL, two line-aligned files with a comma, or plain text), "
-            f"or data.source=NAME; to score, --on FILE"
-        )
+        raise ValueError(f"no {split} data; give data.{split}=FILE (TSV, JSONL, two line-aligned files with a comma, or plain "
+                         "text), or data.source=NAME; to score, --on FILE")  # fmt: skip
     if names and not Path(own.split(",")[0]).exists():
         lacks = next(name for name in names if split not in _splits(name))
-        raise ValueError(
-            f"{lacks} has no split {split!r}{nearest(split, _splits(lacks))}, and there is no such file; "
-            f"splits are {', '.join(_splits(lacks))}"
-        )
+        raise ValueError(f"{lacks} has no split {split!r}{nearest(split, _splits(lacks))}, and there is no such file; splits are "
+                         f"{', '.join(_splits(lacks))}")  # fmt: skip
     single = names and len(source_names(data)) == 1  # a file for a mixture has its prefixes in it
     prefix = _prefix(names[0], data) if single else ""
     return _from_files([Path(part).expanduser() for part in own.split(",")], data, own, prefix)
@@ -82,10 +76,8 @@ def require_kind(data: TextData, kinds: Sequence[str], task: str, mixed: bool = 
     for name in names:
         kind = SOURCES[name].kind if name in SOURCES else "pairs"
         if name in (*SOURCES, *TOYS) and kind not in kinds:
-            raise ValueError(
-                f"{name} holds {KINDS[kind]}, task {task} learns from {KINDS[kinds[0]]}; "
-                f"use data.source={' or '.join(_of_kind(*kinds))}, or another task"
-            )
+            raise ValueError(f"{name} holds {KINDS[kind]}, task {task} learns from {KINDS[kinds[0]]}; use "
+                             f"data.source={' or '.join(_of_kind(*kinds))}, or another task")  # fmt: skip
     if len(names) > 1 and not mixed:
         raise ValueError(f"data.source={data.source} names {len(names)} sets; task {task} takes one")
 

@@ -102,10 +102,8 @@ class TextStore:
         return len(self.tokens)
 
 
-def encode_pairs(
-    pairs: Callable[[], Iterator[Pair]], name: str, identity: object, tokenizer: Tokenizer, max_len: int,
-    progress: Callable[[int], None] = lambda done: None,
-) -> PairStore:  # fmt: skip
+def encode_pairs(pairs: Callable[[], Iterator[Pair]], name: str, identity: object, tokenizer: Tokenizer, max_len: int,
+                 progress: Callable[[int], None] = lambda done: None) -> PairStore:  # fmt: skip
     """Encode a corpus into the cache folder, or find it there.
 
     The cache key is `identity` (files, their sizes and times, options) and the tokenizer.  Pairs with an empty side or
@@ -122,10 +120,8 @@ def encode_pairs(
     return PairStore(cached([BLOCK, identity, tokenizer.digest, max_len], write))
 
 
-def encode_labeled(
-    pairs: Callable[[], Iterator[Pair]], labels: Sequence[str], name: str, identity: object, tokenizer: Tokenizer,
-    max_len: int, progress: Callable[[int], None] = lambda done: None,
-) -> PairStore:  # fmt: skip
+def encode_labeled(pairs: Callable[[], Iterator[Pair]], labels: Sequence[str], name: str, identity: object, tokenizer: Tokenizer,
+                   max_len: int, progress: Callable[[int], None] = lambda done: None) -> PairStore:  # fmt: skip
     """Encode labelled texts; a text of more than `max_len` tokens is cut to `max_len` and counted as too long."""
     label_ids = {label: index for index, label in enumerate(labels)}
 
@@ -133,10 +129,8 @@ def encode_labeled(
         def encode(lines: list[Pair], done: int) -> Iterator[Encoded]:
             for number, (text, label) in enumerate(lines, done + 1):
                 if label not in label_ids:
-                    raise ValueError(
-                        f"{name}, example {number} ({text[:40]!r}) has class {label!r}, a label never seen in training; "
-                        f"known are {', '.join(labels)}: fix it, or leave it out"
-                    )
+                    raise ValueError(f"{name}, example {number} ({text[:40]!r}) has class {label!r}, a label never seen in "
+                                     f"training; known are {', '.join(labels)}: fix it, or leave it out")  # fmt: skip
             texts = tokenizer.encode([text for text, _ in lines])
             return ((ids, [label_ids[label]]) for ids, (_, label) in zip(texts, lines, strict=True))
 
@@ -186,10 +180,8 @@ def _write_pairs(folder: Path, pairs: Iterator[Pair], name: str, dtype: "np.dtyp
     write_atomic(folder / "about.json", json.dumps(about).encode())
 
 
-def encode_text(
-    pieces: Callable[[], Iterator[str]], name: str, identity: object, tokenizer: Tokenizer,
-    progress: Callable[[int], None] = lambda done: None,
-) -> TextStore:  # fmt: skip
+def encode_text(pieces: Callable[[], Iterator[str]], name: str, identity: object, tokenizer: Tokenizer,
+                progress: Callable[[int], None] = lambda done: None) -> TextStore:  # fmt: skip
     """Encode a plain text, line by line, into one row of tokens; `progress` gets the number of tokens so far.
 
     If the tokenizer drops line ends, each non-empty line ends with the end token instead.

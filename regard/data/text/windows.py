@@ -61,9 +61,8 @@ class MaskedBatch(NamedTuple):
         return MaskedBatch(*(part.to(device, non_blocking=True) for part in self))
 
 
-def windows(
-    text: Tokens, length: int, tokens: int, seed: int, position: DataPosition = DataPosition()
-) -> BatchStream[WindowBatch]:
+def windows(text: Tokens, length: int, tokens: int, seed: int,
+            position: DataPosition = DataPosition()) -> BatchStream[WindowBatch]:  # fmt: skip
     """Endless batches of about `tokens` tokens from a position on."""
     for _, starts, after in _order(len(text), length, length + 1, tokens // length, seed, position):
         yield partial(_read_windows, text, starts, length + 1), after
@@ -77,10 +76,8 @@ def all_windows(text: Tokens, length: int, tokens: int) -> Iterator[WindowBatch]
         yield _read_windows(text, starts, size + 1)
 
 
-def masked_windows(
-    text: Tokens, length: int, tokens: int, seed: int, special: SpecialTokens, special_ids: Sequence[int], vocab: int,
-    position: DataPosition = DataPosition(),
-) -> BatchStream[MaskedBatch]:  # fmt: skip
+def masked_windows(text: Tokens, length: int, tokens: int, seed: int, special: SpecialTokens, special_ids: Sequence[int],
+                   vocab: int, position: DataPosition = DataPosition()) -> BatchStream[MaskedBatch]:  # fmt: skip
     """Endless batches of windows of `length` tokens, start and end included; every epoch masks other tokens.
 
     `special_ids` of the `vocab` ids are never masked nor sampled.
@@ -94,9 +91,8 @@ def masked_windows(
             raise ValueError("this text has only special tokens, none to mask; give a text the tokenizer knows")
 
 
-def all_masked_windows(
-    text: Tokens, length: int, tokens: int, special: SpecialTokens, special_ids: Sequence[int], vocab: int
-) -> Iterator[MaskedBatch]:
+def all_masked_windows(text: Tokens, length: int, tokens: int, special: SpecialTokens, special_ids: Sequence[int],
+                       vocab: int) -> Iterator[MaskedBatch]:  # fmt: skip
     """The whole text once, in order, with the same tokens masked every time."""
     inside, kept = _between(length), _unmasked(special, special_ids)
     for index, (starts, size) in enumerate(_sequential(len(text), inside, tokens // length)):
@@ -105,9 +101,8 @@ def all_masked_windows(
             yield batch
 
 
-def span_windows(
-    text: Tokens, length: int, tokens: int, seed: int, special: SpecialTokens, position: DataPosition = DataPosition()
-) -> BatchStream[PairBatch]:
+def span_windows(text: Tokens, length: int, tokens: int, seed: int, special: SpecialTokens,
+                 position: DataPosition = DataPosition()) -> BatchStream[PairBatch]:  # fmt: skip
     """Endless batches for T5: windows of `length` tokens without some spans as source, the spans as target."""
     for seeds, starts, after in _order(len(text), length, length, tokens // length, seed, position):
         yield partial(_corrupt, text, starts, length, special, seeds), after
@@ -122,9 +117,8 @@ def all_span_windows(text: Tokens, length: int, tokens: int, special: SpecialTok
             yield _corrupt(text, starts, size, special, [VALID_SEED, index])
 
 
-def _order(
-    total: int, stride: int, length: int, size: int, seed: int, position: DataPosition
-) -> Iterator[tuple[list[int], Ints, DataPosition]]:
+def _order(total: int, stride: int, length: int, size: int, seed: int,
+           position: DataPosition) -> Iterator[tuple[list[int], Ints, DataPosition]]:  # fmt: skip
     """For each batch: its random seed, the starts of its `size` windows, `stride` apart, and the position after it."""
     if total < length:
         raise ValueError(f"a text of {total:,} tokens has no window of {length}; give more text, or lower data.max_len")
@@ -172,9 +166,8 @@ def _read_windows(text: Tokens, starts: Ints, length: int) -> WindowBatch:
     return WindowBatch(torch.from_numpy(_take(text, starts, length)))
 
 
-def _mask(
-    text: Tokens, starts: Ints, length: int, special: SpecialTokens, kept: list[int], vocab: int, seeds: list[int]
-) -> MaskedBatch:
+def _mask(text: Tokens, starts: Ints, length: int, special: SpecialTokens, kept: list[int], vocab: int,
+          seeds: list[int]) -> MaskedBatch:  # fmt: skip
     ends = ((0, 0), (special.bos, special.eos))
     truth = np.pad(_take(text, starts, length), ((0, 0), (1, 1)), constant_values=ends)  # (B, T + 2)
     assert special.mask is not None
