@@ -6,11 +6,11 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from regard.data.files import cache_folder
+from regard.data.files import cache_folder, flush, write_atomic
 
 __all__ = ["cached"]
 
@@ -18,10 +18,10 @@ FORMAT = 1  # of all stores; raise it to invalidate every cache
 DAY = 86_400  # seconds
 
 
-def cached(identity: Sequence[object], write: Callable[[Path], None]) -> Path:
-    """Return the cache folder for `identity`; `write` fills it first if it does not exist.
+def cached(identity: Sequence[object], write: Callable[[Path], Mapping[str, object]]) -> Path:
+    """Return the cache folder for `identity`; if it does not exist, `write` fills it and returns its description.
 
-    `write` must create `about.json` last: a folder that has it is complete.
+    The description is written last, to `about.json`: a folder that has it is complete.
     """
     key = hashlib.sha256(json.dumps([FORMAT, *identity], default=str).encode()).hexdigest()[:24]
     root = cache_folder() / "tokens"
@@ -33,7 +33,10 @@ def cached(identity: Sequence[object], write: Callable[[Path], None]) -> Path:
     if not (root / key / "about.json").exists():
         part = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=root))
         try:
-            write(part)
+            about = write(part)
+            for file in part.iterdir():
+                flush(file)
+            write_atomic(part / "about.json", json.dumps(about).encode())
             try:
                 os.replace(part, root / key)
             except OSError:

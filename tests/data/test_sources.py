@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard.data import sources
-from regard.data.checksums import SHA256
-from regard.data.sources import SOURCES, locate, prefix_of
+from regard.data.sources import SHA256, SOURCES, locate, prefix_of
 
 DATA = os.environ.get("REGARD_DATA", "")
 NAME, FILE = "tatoeba-en-it", "valid.tsv.gz"
@@ -92,9 +91,7 @@ def left_in(cache: Path) -> list[Path]:
     return [path for path in cache.rglob("*") if path.is_file()]
 
 
-def test_the_local_folder_comes_before_the_cache_and_the_cache_before_the_mirror(
-    tmp_path, monkeypatch, cache, mirror, known
-):
+def test_the_local_folder_comes_before_the_cache_and_the_cache_before_the_mirror(tmp_path, monkeypatch, cache, mirror, known):
     put(mirror, gzip.compress(known))
     downloaded = locate(NAME, "valid", "")
     assert downloaded == [cache / "data" / NAME / FILE]
@@ -135,9 +132,7 @@ def test_a_mirror_may_end_in_a_slash(monkeypatch, mirror, known):
 
 def test_a_download_with_another_checksum_is_refused_and_leaves_nothing(cache, mirror):
     put(mirror, gzip.compress(b"A cat.\tUn gatto.\n"))
-    with pytest.raises(
-        ValueError, match=r"valid\.tsv\.gz has sha256 .*…, wanted de93022512d39325…: it was changed; get"
-    ):
+    with pytest.raises(ValueError, match=r"valid\.tsv\.gz has sha256 .*…, wanted de93022512d39325…: it was changed; get"):
         locate(NAME, "valid", "")
     assert not left_in(cache)
 
@@ -163,9 +158,7 @@ def test_a_connection_that_breaks_is_a_clear_error_and_leaves_nothing(cache, ser
 
 
 def test_a_file_the_mirror_lacks_is_a_clear_error(cache, mirror):
-    with pytest.raises(
-        ValueError, match=r"valid\.tsv\.gz \(HTTP Error 404.*\); put the file in .*, or set REGARD_DATA"
-    ):
+    with pytest.raises(ValueError, match=r"valid\.tsv\.gz \(HTTP Error 404.*\); put the file in .*, or set REGARD_DATA"):
         locate(NAME, "valid", "")
     assert not left_in(cache)
 
