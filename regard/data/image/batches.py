@@ -22,10 +22,8 @@ from regard.data.image.store import ImageStore
 from regard.data.position import BatchStream, DataPosition
 from regard.data.text.windows import WindowBatch
 
-__all__ = [
-    "ImageBatch", "all_image_batches", "all_pixel_batches", "batch_order", "dequantize", "image_batches",
-    "pixel_batches", "quantize", "stratified_fraction", "to_model_input",
-]  # fmt: skip
+__all__ = ["ImageBatch", "all_image_batches", "all_pixel_batches", "batch_order", "dequantize", "image_batches",
+           "pixel_batches", "quantize", "stratified_fraction", "to_model_input"]  # fmt: skip
 
 FRACTION_SEED = 1  # of the images in a fraction: the same for every training
 
@@ -143,15 +141,12 @@ def _channels_first(images: Bytes) -> Tensor:
 
 def _normalize(x: Tensor, data: ImageData) -> Tensor:
     """Subtract the mean of each channel and divide by its standard deviation."""
-    mean, std = (_per_channel(key, values, x.shape[1]) for key, values in (("mean", data.mean), ("std", data.std)))
+    channels = x.shape[1]
+    for key, values in (("mean", data.mean), ("std", data.std)):
+        if len(values) not in (0, channels):
+            raise ValueError(f"data.{key} is {values}; an image here has {channels} channels: give one number for each")
+    mean, std = (255 * torch.tensor(values or [0.5] * channels)[:, None, None] for values in (data.mean, data.std))  # (C, 1, 1)
     return (x.float() - mean) / std
-
-
-def _per_channel(key: str, values: list[float], channels: int) -> Tensor:
-    """One number for each channel, scaled to pixels from 0 to 255: (C, 1, 1)."""
-    if len(values) not in (0, channels):
-        raise ValueError(f"data.{key} is {values}; an image here has {channels} channels: give one number for each")
-    return 255 * torch.tensor(values or [0.5] * channels)[:, None, None]
 
 
 def quantize(images: Bytes, levels: int) -> Ints:

@@ -18,9 +18,7 @@ from regard.data.position import BatchStream, DataPosition
 from regard.data.text.store import Ints, PairStore, Pool
 from regard.data.text.tokenizer import PAD, SpecialTokens
 
-__all__ = [
-    "LabeledBatch", "PairBatch", "all_labeled_batches", "all_pair_batches", "labeled_batches", "pad", "pair_batches",
-]  # fmt: skip
+__all__ = ["LabeledBatch", "PairBatch", "all_labeled_batches", "all_pair_batches", "labeled_batches", "pad", "pair_batches"]
 
 POOL = 16  # blocks in memory at once: 65,536 pairs
 

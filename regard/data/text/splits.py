@@ -51,12 +51,8 @@ def find_split(data: TextData, split: str, only: str = "") -> Split:
         parts = [_named(name, data, split) for name in names]
         if len(parts) == 1:
             return parts[0]
-        return Split(
-            f"{data.source} {split}",
-            lambda: chain.from_iterable(part.pairs() for part in parts),
-            [part.identity for part in parts],
-            partial(_no_text, data.source),
-        )
+        return Split(f"{data.source} {split}", lambda: chain.from_iterable(part.pairs() for part in parts),
+                     [part.identity for part in parts], partial(_no_text, data.source))  # fmt: skip
     own = {"train": data.train, "valid": data.valid}.get(split, split)
     if not own:
         raise ValueError(f"no {split} data; give data.{split}=FILE (TSV, JSONL, two line-aligned files with a comma, or plain "
@@ -65,8 +61,7 @@ def find_split(data: TextData, split: str, only: str = "") -> Split:
         lacks = next(name for name in names if split not in _splits(name))
         raise ValueError(f"{lacks} has no split {split!r}{nearest(split, _splits(lacks))}, and there is no such file; splits are "
                          f"{', '.join(_splits(lacks))}")  # fmt: skip
-    single = names and len(source_names(data)) == 1  # a file for a mixture has its prefixes in it
-    prefix = _prefix(names[0], data) if single else ""
+    prefix = _prefix(names[0], data) if names and len(source_names(data)) == 1 else ""  # files for a mixture have prefixes
     return _from_files([Path(part).expanduser() for part in own.split(",")], data, own, prefix)
 
 
@@ -89,10 +84,9 @@ def _splits(name: str) -> tuple[str, ...]:
 def _require_choices(data: TextData) -> None:
     """In a mixture `pair` and `text` are for the sets that have them; at least one must."""
     sources = [SOURCES[name] for name in source_names(data) if name in SOURCES]
-    for key, value, known in (
-        ("pair", data.pair, dict.fromkeys(pair for source in sources for pair in source.pairs)),
-        ("text", data.text, dict.fromkeys(["raw", *(text for source in sources for text in source.files)])),
-    ):
+    pairs = dict.fromkeys(pair for source in sources for pair in source.pairs)
+    texts = dict.fromkeys(["raw", *(text for source in sources for text in source.files)])
+    for key, value, known in (("pair", data.pair, pairs), ("text", data.text, texts)):
         if value and value not in known and len(source_names(data)) > 1:
             has = ", ".join(known) or "none"
             raise ValueError(f"no set of {data.source} has {key} {value!r}{nearest(value, known)}; they have {has}")

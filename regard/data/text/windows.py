@@ -21,10 +21,8 @@ from regard.data.text.masking import corrupt_spans, mask_tokens
 from regard.data.text.store import Ints, Tokens
 from regard.data.text.tokenizer import SpecialTokens
 
-__all__ = [
-    "MaskedBatch", "WindowBatch", "all_masked_windows", "all_span_windows", "all_windows", "masked_windows",
-    "span_windows", "windows",
-]  # fmt: skip
+__all__ = ["MaskedBatch", "WindowBatch", "all_masked_windows", "all_span_windows", "all_windows", "masked_windows",
+           "span_windows", "windows"]  # fmt: skip
 
 VALID_SEED = 0  # evaluation masks the same tokens every time
 
@@ -82,7 +80,7 @@ def masked_windows(text: Tokens, length: int, tokens: int, seed: int, special: S
 
     `special_ids` of the `vocab` ids are never masked nor sampled.
     """
-    inside, last, kept = _between(length), position.epoch, _unmasked(special, special_ids)
+    (inside, kept), last = _plan_masking(length, special, special_ids), position.epoch
     for seeds, starts, after in _order(len(text), inside, inside, tokens // length, seed, position):
         if not np.isin(_take(text, starts, inside), kept).all():  # a window of one line end has nothing to mask
             yield partial(_mask, text, starts, inside, special, kept, vocab, seeds), after
@@ -94,7 +92,7 @@ def masked_windows(text: Tokens, length: int, tokens: int, seed: int, special: S
 def all_masked_windows(text: Tokens, length: int, tokens: int, special: SpecialTokens, special_ids: Sequence[int],
                        vocab: int) -> Iterator[MaskedBatch]:  # fmt: skip
     """The whole text once, in order, with the same tokens masked every time."""
-    inside, kept = _between(length), _unmasked(special, special_ids)
+    inside, kept = _plan_masking(length, special, special_ids)
     for index, (starts, size) in enumerate(_sequential(len(text), inside, tokens // length)):
         batch = _mask(text, starts, size, special, kept, vocab, [VALID_SEED, index])
         if batch.tokens:
@@ -146,16 +144,13 @@ def _sequential(total: int, length: int, size: int) -> Iterator[tuple[Ints, int]
         yield np.array([done]), total - done
 
 
-def _between(length: int) -> int:
+def _plan_masking(length: int, special: SpecialTokens, special_ids: Sequence[int]) -> tuple[int, list[int]]:
+    """The tokens of a window between start and end, and the ids that are never masked."""
     if length < 3:
         raise ValueError(f"a window of {length} tokens has no room between start and end; use data.max_len=3 or more")
-    return length - 2
-
-
-def _unmasked(special: SpecialTokens, special_ids: Sequence[int]) -> list[int]:
     if special.mask is None:
         raise ValueError("the tokenizer has no mask token; wanted [MASK] or <mask> in its vocabulary")
-    return [*special_ids, special.bos, special.eos]
+    return length - 2, [*special_ids, special.bos, special.eos]
 
 
 def _take(text: Tokens, starts: Ints, length: int) -> Ints:
