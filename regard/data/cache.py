@@ -19,10 +19,7 @@ DAY = 86_400  # seconds
 
 
 def cached(identity: Sequence[object], write: Callable[[Path], Mapping[str, object]]) -> Path:
-    """Return the cache folder for `identity`; if it does not exist, `write` fills it and returns its description.
-
-    The description is written last, to `about.json`: a folder that has it is complete.
-    """
+    """The cache folder for `identity`; `write` fills a new one and returns its `about.json`, which marks it complete."""
     key = hashlib.sha256(json.dumps([FORMAT, *identity], default=str).encode()).hexdigest()[:24]
     root = cache_folder() / "tokens"
     root.mkdir(parents=True, exist_ok=True)

@@ -74,10 +74,7 @@ def _inside(length: int, size: Tensor, start: Tensor) -> Tensor:
 
 
 def mixup(x: Tensor, label: Tensor, alpha: float, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Blend each image with another of the batch: images (B, C, Y, X), labels of the others (B,), weights of the first (B,).
-
-    Weights are sampled from Beta(α, α): near 0 or 1 for a small α, uniform for 1.
-    """
+    """Blend each image with another: images, labels of the others (B,), and weights of the first (B,), from Beta(α, α)."""
     rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))  # torch's Beta takes no generator
     part = torch.from_numpy(rng.beta(alpha, alpha, len(x))).to(x.dtype)
     other = torch.randperm(len(x), generator=generator)

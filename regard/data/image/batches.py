@@ -78,10 +78,7 @@ def all_pixel_batches(store: ImageStore, levels: int, batch: int) -> Iterator[Wi
 
 
 def batch_order(rows: Ints, batch: int, seed: int, position: DataPosition) -> Iterator[tuple[Ints, list[int], DataPosition]]:
-    """For each batch, endlessly: its rows of (N,), its random seed, and the position after it.
-
-    The last batch of an epoch is left out if it is less than half full.
-    """
+    """For each batch, endlessly: its rows of (N,), random seed, and the position after; the last must be half full."""
     count = max(1, (2 * len(rows) + batch) // (2 * batch))  # N / batch, rounded
     epoch, _, skip = position
     while True:

@@ -146,10 +146,7 @@ def _relative(file: Path, folder: Path) -> str:
 
 
 def split_validation(listed: ImageFolder) -> tuple[ImageFolder, ImageFolder]:
-    """Split own images into training and validation: a tenth of each class, at least one image.
-
-    The split depends only on the file names below the folder.
-    """
+    """Split own images by the hash of their names: training, and a tenth of each class, at least one, for validation."""
     by_class: dict[str, list[tuple[str, Path]]] = defaultdict(list)
     for file, label in listed.files:
         name = _relative(file, listed.folder).encode("utf-8", "surrogateescape")

@@ -148,10 +148,7 @@ def _report_folder(listed: ImageFolder, report: Report) -> None:
 
 
 def default_resize(image: int, own: int | None) -> int:
-    """The side of stored squares for a model input of `image` pixels; `own` is the side of a named set's images.
-
-    8/7 of the input, as in ImageNet's 256 for 224; images that already have the input's size are stored unchanged.
-    """
+    """8/7 of the model's `image` pixels, as ImageNet's 256 for 224; or the same if the set's `own` images have that side."""
     return image if own == image else round(image * 8 / 7)
 
 
@@ -174,11 +171,7 @@ def read_square(data: ImageData, model: ImageInput, side: int, file: Path) -> By
 def store_images(images: Callable[[], Iterable[Bytes]], labels: Sequence[int] | Ints, name: str, identity: object, side: int,
                  channels: int, progress: Callable[[int], None] = lambda done: None,
                  fit: Callable[[Bytes, int], Bytes] = resize_square) -> ImageStore:  # fmt: skip
-    """Store images in the cache folder, or find them there.
-
-    The cache key is `identity` (files, their sizes and times).  Images have any size and the given channels; `fit`
-    makes each a square of `side` pixels.
-    """
+    """Store images of any size under `identity` in the cache folder, or find them there; `fit` makes each a square."""
     ids = np.asarray(labels, dtype=np.int64)
 
     def write(folder: Path) -> dict[str, object]:

@@ -44,12 +44,9 @@ class TextDataset(NamedTuple):
 
 def prepare_pairs(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, task: str = "translation",
                   check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
-    """Prepare sentence pairs of one set or a mixture: train a tokenizer unless its file exists, encode train and valid.
-
-    `check` may refuse an existing tokenizer before the corpus is encoded.
-    """
+    """Prepare sentence pairs of one set or a mixture; `check` may refuse an existing tokenizer before any is encoded."""
     require_kind(data, ("pairs", "labels"), task, mixed=True)
-    train, _ = _find_splits(data)
+    train, _ = find_split(data, "train"), find_split(data, "valid")
     what = "source and target on each line"
     tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, train.pairs, what, (), progress, check)
     stores = [encode_pairs_split(data, split, tokenizer, report, progress) for split in ("train", "valid")]
@@ -60,7 +57,7 @@ def prepare_text(data: TextData, tokenizer_file: Path, report: Report, progress:
                  task: str = "language_model", check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
     """Prepare one plain text; `extra_tokens` are the mask token or the sentinels that the task needs."""
     require_kind(data, ("text",), task)
-    train, valid = _find_splits(data)
+    train, valid = find_split(data, "train"), find_split(data, "valid")
     lines, what = lambda: zip(train.text()), "text in it"
     tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, lines, what, extra_tokens, progress, check)
     stores = [encode_text_split(data, split, tokenizer, report, progress) for split in ("train", "valid")]
@@ -71,16 +68,12 @@ def prepare_labeled(data: TextData, tokenizer_file: Path, report: Report, progre
                     task: str = "text_classification", check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
     """Prepare labelled texts; the tokenizer is trained on the texts alone."""
     require_kind(data, ("labels",), task)
-    train, _ = _find_splits(data)
+    train, _ = find_split(data, "train"), find_split(data, "valid")
     texts, what = lambda: (pair[:1] for pair in train.pairs()), "text and class on each line"
     tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, texts, what, (), progress, check)
     labels = SOURCES[data.source].labels if data.source in SOURCES else _find_classes(train, report)
     stores = [encode_labeled_split(data, split, tokenizer, report, progress, labels) for split in ("train", "valid")]
     return TextDataset(tokenizer, stores[0], stores[1], _sample_pairs(data, tokenizer), labels)
-
-
-def _find_splits(data: TextData) -> tuple[Split, Split]:
-    return find_split(data, "train"), find_split(data, "valid")
 
 
 def _prepare_tokenizer(data: TextData, file: Path, name: str, examples: Callable[[], Iterator[tuple[str, ...]]], what: str,

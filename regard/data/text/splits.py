@@ -34,10 +34,7 @@ def source_names(data: TextData) -> list[str]:
 
 
 def find_split(data: TextData, split: str, only: str = "") -> Split:
-    """A split by name (`train`, `valid`, `test_2016_flickr`), or an own file.
-
-    A split of a mixture chains those of its sets, or is that of the set `only`.
-    """
+    """A split by name, or an own file; a split of a mixture chains those of its sets, or is that of the set `only`."""
     names = [only] if only else [name for name in source_names(data) if name]
     known = [*SOURCES, *TOYS]
     for name in names:

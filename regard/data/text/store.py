@@ -68,12 +68,8 @@ class PairStore:
         self.empty: int = about["empty"]
         self.digest: str = about["digest"]
         self.dtype = np.dtype(about["dtype"])
+        self.blocks = -(-self.pairs // BLOCK)
         self._starts: Ints = np.fromfile(folder / "blocks.bin", dtype=np.int64)
-
-    @property
-    def blocks(self) -> int:
-        """Number of blocks."""
-        return -(-self.pairs // BLOCK)
 
     def read(self, blocks: Iterable[int]) -> Pool:
         """Read blocks into memory."""
@@ -104,11 +100,7 @@ class TextStore:
 
 def encode_pairs(pairs: Callable[[], Iterator[Pair]], name: str, identity: object, tokenizer: Tokenizer, max_len: int,
                  progress: Progress = lambda done: None) -> PairStore:  # fmt: skip
-    """Encode a corpus into the cache folder, or find it there.
-
-    The cache key is `identity` (files, their sizes and times, options) and the tokenizer.  Pairs with an empty side or
-    more than `max_len` tokens on one side are left out and counted.
-    """
+    """Encode a corpus into the cache folder, or find it there; pairs with an empty or too long side are counted and left out."""
 
     def encode(lines: list[Pair], _: int) -> Iterator[Encoded]:
         sources, targets = (tokenizer.encode(side) for side in zip(*lines, strict=True))
@@ -176,10 +168,7 @@ def _append(values: Tokens, file: BinaryIO, digest: "hashlib._Hash") -> None:
 
 def encode_text(pieces: Callable[[], Iterator[str]], name: str, identity: object, tokenizer: Tokenizer,
                 progress: Progress = lambda done: None) -> TextStore:  # fmt: skip
-    """Encode a plain text, line by line, into one row of tokens; `progress` gets the number of tokens so far.
-
-    If the tokenizer drops line ends, each non-empty line ends with the end token instead.
-    """
+    """Encode a plain text; non-empty lines end with the end token if the tokenizer drops line ends; `progress` gets tokens."""
 
     def write(folder: Path) -> dict[str, object]:
         dtype, digest, total, line_started = _dtype(tokenizer), hashlib.sha256(), 0, False

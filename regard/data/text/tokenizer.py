@@ -155,10 +155,7 @@ class Tokenizer:
 
     @cached_property
     def special(self) -> SpecialTokens:
-        """The special tokens, found by name; another token substitutes a missing one.
-
-        A token flagged as special takes precedence over a piece of text with the same name.
-        """
+        """The special tokens by name, first among those flagged as special; another token substitutes a missing one."""
         added = self._inner.get_added_tokens_decoder().items()
         flagged = {token.content: index for index, token in added if token.special}
 

@@ -13,18 +13,18 @@ from regard.data.text.readers import Pair
 __all__ = ["TOYS", "toy_pairs"]
 
 
-def _letters(rng: random.Random) -> list[str]:
-    return [rng.choice(string.ascii_lowercase) for _ in range(rng.randint(3, 10))]
+def _letters(rng: random.Random) -> str:
+    return " ".join(rng.choice(string.ascii_lowercase) for _ in range(rng.randint(3, 10)))
 
 
 def _copy(rng: random.Random) -> Pair:
-    letters = " ".join(_letters(rng))
+    letters = _letters(rng)
     return letters, letters
 
 
 def _reverse(rng: random.Random) -> Pair:
     letters = _letters(rng)
-    return " ".join(letters), " ".join(reversed(letters))
+    return letters, letters[::-1]
 
 
 # English verb: I, he; Italian io tu lui noi loro

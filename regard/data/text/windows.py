@@ -76,10 +76,7 @@ def all_windows(text: Tokens, length: int, tokens: int) -> Iterator[WindowBatch]
 
 def masked_windows(text: Tokens, length: int, tokens: int, seed: int, special: SpecialTokens, special_ids: Sequence[int],
                    vocab: int, position: DataPosition = DataPosition()) -> BatchStream[MaskedBatch]:  # fmt: skip
-    """Endless batches of windows of `length` tokens, start and end included; every epoch masks other tokens.
-
-    `special_ids` of the `vocab` ids are never masked nor sampled.
-    """
+    """Endless batches of windows of `length` tokens, start and end included; `special_ids` are never masked nor sampled."""
     (inside, kept), last = _plan_masking(length, special, special_ids), position.epoch
     for seeds, starts, after in _order(len(text), inside, inside, tokens // length, seed, position):
         if not np.isin(_take(text, starts, inside), kept).all():  # a window of one line end has nothing to mask
