@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from regard.config import build
 
-__all__ = ["FIRST_ROW", "SAME", "SEQ2SEQ", "ZEROS", "HFCheckpoint", "HFConfig", "HFFamily", "TensorMap", "TextFormat", "Transform",
-           "Weights", "map_layer"]  # fmt: skip
+__all__ = ["FIRST_ROW", "SAME", "SEQ2SEQ", "ZEROS", "HFCheckpoint", "HFConfig", "HFFamily", "TensorMap", "TextFormat",
+           "Transform", "Weights", "map_layer"]  # fmt: skip
 
 HFConfig = Mapping[str, object]  # a parsed JSON file
 Weights = dict[str, Tensor]
@@ -110,6 +110,13 @@ class HFCheckpoint:
         if isinstance(hidden, int) and isinstance(dim, int) and dim > 0 and hidden > 0 and hidden % dim == 0:
             return {"mlp_ratio": hidden // dim}
         return {"mlp_dim": hidden}
+
+    def mlp_ratio(self, hidden_key: str, dim_key: str) -> dict[str, object]:
+        """The width of the MLP for a config of ours that has only multiples of the model's width."""
+        width = self.mlp_width(hidden_key, dim_key)
+        if "mlp_dim" in width:
+            raise ValueError(f"config.json has {hidden_key} = {width['mlp_dim']!r}; regard needs a multiple of {dim_key}")
+        return width
 
     def count_classes(self, head: str) -> object:
         """The number of image classes; transformers' default is 2.  It may be 0 if the tensor `head` is absent."""
