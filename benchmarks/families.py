@@ -1,7 +1,7 @@
 """What do the families of image models reach on CIFAR-10 in the same minutes on this machine?  One table, and JSON.
 
-For each recipe `cifar10-…` some steps are timed first; then it is trained, from the beginning, for as many steps as fit into
-the minutes given, its schedule ending there, and scored on the test pictures.  One after the other, nothing beside them.
+For each recipe `cifar10-…` some steps are timed first; then it is trained, from scratch, for as many steps as fit into
+the minutes given, its schedule ending there, and scored on the test images.  One after the other, nothing beside them.
 Minutes are those of its steps; evaluations are not counted.
 
     python benchmarks/families.py --minutes 10
@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 from rig import say
 
-from regard.tasks import read_run
+from regard.tasks import read_run, task_of
 from regard.tasks.load import load as open_run
-from regard.tasks.metrics import score_split
+from regard.tasks.task import ScoreOptions
 from regard.train.loop import fit
 from regard.view.cost import image_cost
 
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def train(recipe: str, minutes: float, runs: Path) -> dict[str, Any]:
-    """One recipe for so many minutes: what it reaches."""
+    """Train one recipe for some minutes and score it."""
     seconds = time_steps(recipe, runs / "trial")
     steps = max(200, round(60 * minutes / seconds))
     say(f"{recipe}: {1000 * seconds:.0f} ms a step, {steps:,} steps")
@@ -54,10 +54,10 @@ def train(recipe: str, minutes: float, runs: Path) -> dict[str, Any]:
                f"train.save_every={steps}")  # fmt: skip
     done = fit(read_run(recipe, changes), runs / recipe, fresh=True)
     opened = open_run(done.folder)
-    accuracy = score_split(opened, "test")[0].value
+    accuracy = task_of(opened.run).score(opened, "test", ScoreOptions())[0].value
     size = image_cost(opened.run.family, opened.run.model).whole.parameters
     return {"recipe": recipe, "parameters": size, "steps": steps, "minutes": stepping(done.folder, opened.run.train.batch_size),
-            "accuracy": accuracy, "pictures": steps * opened.run.train.batch_size}  # fmt: skip
+            "accuracy": accuracy, "images": steps * opened.run.train.batch_size}  # fmt: skip
 
 
 def stepping(folder: Path, images: int) -> float:
@@ -82,15 +82,15 @@ def time_steps(recipe: str, folder: Path) -> float:
     start = time.monotonic()
     done = fit(read_run(recipe, changes), folder, fresh=True)
     say(f"{recipe}: timed in {time.monotonic() - start:.0f} s")
-    return read_run(recipe, ()).train.images / float(logged(done.folder)[-1]["tokens_per_s"])
+    return read_run(recipe, ()).train.batch_size / float(logged(done.folder)[-1]["tokens_per_s"])
 
 
 def show(rows: list[dict[str, Any]], minutes: float) -> None:
     """One table, the best first."""
-    table = Table("", "parameters", "minutes", "pictures seen", "accuracy on test",
+    table = Table("", "parameters", "minutes", "training images", "accuracy on test",
                   title=f"CIFAR-10, about {minutes:g} minutes each, {rig.threads()} cores")  # fmt: skip
     for row in sorted(rows, key=lambda row: -row["accuracy"]):
-        table.add_row(row["recipe"], f"{row['parameters']:,}", f"{row['minutes']:.1f}", f"{row['pictures']:,}",
+        table.add_row(row["recipe"], f"{row['parameters']:,}", f"{row['minutes']:.1f}", f"{row['images']:,}",
                       f"{row['accuracy']:.1f} %")  # fmt: skip
     Console(width=110).print(table)
 

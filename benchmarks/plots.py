@@ -357,7 +357,7 @@ def main() -> None:
     """Draw what there is."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--results", type=Path, default=HERE / "results", help="a folder with JSON")
-    options.add_argument("--out", type=Path, default=HERE.parent / "docs", help="a folder for the pictures")
+    options.add_argument("--out", type=Path, default=HERE.parent / "docs", help="a folder for the plots")
     asked = options.parse_args()
     found = read(asked.results)
     plt.rcParams.update(STYLE)

@@ -32,7 +32,7 @@ from regard.data.text.batches import pad
 from regard.data.text.splits import find_split
 from regard.data.text.tokenizer import BOS, EOS
 from regard.decode import search
-from regard.tasks.metrics import score
+from regard.tasks.metrics import translation_scores
 
 RUN = Path("runs/bench-small")
 TRAIN = ["multi30k", "model=small", "model.norm=post", "model.dropout=0.2", "data.vocab=10000", "train.lr=2e-3",
@@ -201,7 +201,7 @@ def gather(run: Path, count: int) -> Task:
     pairs = list(islice(find_split(translator.run.data, SPLIT).pairs(), count))
     texts, references = ([pair[side] for pair in pairs] for side in (0, 1))
     sources = translator.tokenizer.encode(texts)
-    return Task(texts, references, sources, [translator.limit(len(ids)) for ids in sources], translator)
+    return Task(texts, references, sources, [translator.max_answer(len(ids)) for ids in sources], translator)
 
 
 def keep_ended(task: Task) -> tuple[Task, dict[int, list[list[int]]]]:
@@ -375,7 +375,7 @@ def agree(task: Task, found: list[Any], slow: dict[int, list[list[int]]]) -> lis
         for side, answers in one["answers"].items():
             texts = [task.translator.tokenizer.decode(ids) for ids in answers]
             references = [[reference] for reference in task.references[: len(texts)]]
-            bleu = score(texts, references, tokenised=False)[0]
+            bleu = translation_scores(texts, references, tokenized=False)[0]
             same = sum(ids == wanted for ids, wanted in zip(answers, slow[one["beam"]], strict=False))
             rows.append({"side": side, "question": one["name"], "BLEU": bleu.value, "signature": bleu.signature,
                          "same as the slow path": same, "sentences": len(answers)})  # fmt: skip

@@ -1,7 +1,7 @@
 """How fast does an image classifier see with regard, beside Hugging Face on the same weights?  One table, and JSON.
 
 ViT-B/16, Swin-T, Swin-V2-T and ResNet-50 with random weights; both sides open the same folder, in float32, with a thread for
-each core, and see the same pictures, one and eight at a time.  Their logits are compared before the clock starts.
+each core, and read the same images, one and eight at a time.  Their logits are compared before the clock starts.
 
     python benchmarks/vision_speed.py --repeats 7
 """
@@ -76,7 +76,7 @@ def write_model(name: str) -> Path:
 
 def measure(name: str, batch: int, ready: list[rig.Worker], repeats: int) -> dict[str, Any]:
     """Pictures a second of each side, and their ratio; both must see the same."""
-    seen = [torch.tensor(worker.ask("look", batch=batch)) for worker in ready]
+    seen = [torch.tensor(worker.ask("logits", batch=batch)) for worker in ready]
     spread = float(seen[0].std()) if seen else 0.0
     if len(seen) == len(PEERS) and (apart := float((seen[0] - seen[1]).abs().max())) > CLOSE * spread:
         raise RuntimeError(f"{name}: the sides differ by {apart:.2g}; their speed cannot be compared")
@@ -89,7 +89,7 @@ def measure(name: str, batch: int, ready: list[rig.Worker], repeats: int) -> dic
 
 def show(rows: list[dict[str, Any]], repeats: int) -> None:
     """One table."""
-    title = f"pictures/s, float32, {rig.threads()} threads; {repeats} repeats, median (least–most)"
+    title = f"images/s, float32, {rig.threads()} threads; {repeats} repeats, median (least–most)"
     table = Table("", "at a time", OURS, "Hugging Face", "ratio", title=title)
     for row in rows:
         cells = [row[side].text(",.2f") if side in row else "–" for side in (OURS, THEIRS)]

@@ -18,16 +18,16 @@ class Side:
         self.model, self.side = model.eval().requires_grad_(False), side
 
     @torch.inference_mode()
-    def look(self, batch: int) -> list[list[float]]:
-        """The logits of the same pictures on each side."""
-        pictures = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
-        return self.model(pictures).logits.tolist()
+    def logits(self, batch: int) -> list[list[float]]:
+        """The logits of the same images for each peer."""
+        images = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
+        return self.model(images).logits.tolist()
 
     @torch.inference_mode()
     def repeat(self, batch: int, rounds: int) -> float:
         """Seconds of one forward pass, the mean of some in a row."""
-        pictures = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
-        return timed(lambda: [self.model(pictures) for _ in range(rounds)])[0] / rounds
+        images = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
+        return timed(lambda: [self.model(images) for _ in range(rounds)])[0] / rounds
 
     def versions(self) -> dict[str, str]:
         """Of the libraries that decide the speed."""
@@ -37,4 +37,4 @@ class Side:
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     side = Side()
-    serve({name: getattr(side, name) for name in ("prepare", "look", "repeat", "versions")})
+    serve({name: getattr(side, name) for name in ("prepare", "logits", "repeat", "versions")})

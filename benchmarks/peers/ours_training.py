@@ -1,6 +1,6 @@
-"""regard's training step, part for part the one of `regard train` (regard/train/loop.py), without its log.
+"""The training step of `regard train` (regard/train/loop.py), without its log.
 
-Norm first, fused Adam, the gradient's norm looked at but not clipped, as in the recipe multi30k, and freed memory kept.
+Pre-norm, fused Adam, the gradient norm checked but not clipped, as in the recipe multi30k; freed memory is kept.
 """
 
 import math
@@ -14,8 +14,8 @@ from worker import Training, parameters, serve_training
 
 from regard.data.text.batches import PairBatch
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.tasks.loss import translate
-from regard.train import memory
+from regard.tasks.translation import sequence_loss
+from regard.train.malloc import keep_freed
 from regard.train.optim import adam
 from regard.version import VERSION
 
@@ -33,21 +33,21 @@ def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training
     )
     model, label_smoothing = Transformer(config).train(), shape["label_smoothing"]
     optimizer = adam(model)
-    KEPT.enter_context(memory.kept())  # the allocator, as `regard train` sets it
+    KEPT.enter_context(keep_freed())  # the allocator, as `regard train` sets it
 
     def step(batch: PairBatch, rate: float = shape["rate"]) -> tuple[float, float]:
         tokens = batch.tokens
-        loss, nll = translate(model, batch, label_smoothing)
+        loss, nll = sequence_loss(model, batch, label_smoothing)
         (loss / tokens).backward()
-        seen = float(nll) / tokens
+        mean = float(nll) / tokens
         norm = float(nn.utils.clip_grad_norm_(model.parameters(), math.inf))
-        if not math.isfinite(seen + norm):
-            raise ValueError(f"the loss is {seen:.3g} and its gradient {norm:.3g}")
+        if not math.isfinite(mean + norm):
+            raise ValueError(f"the loss is {mean:.3g} and its gradient {norm:.3g}")
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return float(loss) / tokens, seen
+        return float(loss) / tokens, mean
 
     batches = [PairBatch(*pair) for pair in pairs]
     about = {"version": VERSION, "torch": torch.__version__, "parameters": parameters(model), "given": "fused Adam"}

@@ -1,4 +1,4 @@
-"""regard's side of translation.py: from token numbers to token numbers, as `Translator.translate` goes."""
+"""regard in translation.py: token ids in and out, as in `Translator.translate`."""
 
 import importlib.metadata
 from typing import Any

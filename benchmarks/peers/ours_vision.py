@@ -1,4 +1,4 @@
-"""regard's side of vision_speed.py: pictures in, logits out, the model as `regard.load` opens it."""
+"""regard in vision_speed.py: images in, logits out, the model as `regard.load` opens it."""
 
 import importlib.metadata
 from pathlib import Path
@@ -19,16 +19,16 @@ class Side:
         self.model, self.side = fold_batch_norms(model.eval()), side
 
     @torch.inference_mode()
-    def look(self, batch: int) -> list[list[float]]:
-        """The logits of the same pictures on each side."""
-        pictures = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
-        return self.model(pictures).tolist()
+    def logits(self, batch: int) -> list[list[float]]:
+        """Logits of the same images for each peer."""
+        images = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
+        return self.model(images).tolist()
 
     @torch.inference_mode()
     def repeat(self, batch: int, rounds: int) -> float:
         """Seconds of one forward pass, the mean of some in a row."""
-        pictures = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
-        return timed(lambda: [self.model(pictures) for _ in range(rounds)])[0] / rounds
+        images = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
+        return timed(lambda: [self.model(images) for _ in range(rounds)])[0] / rounds
 
     def versions(self) -> dict[str, str]:
         """Of the libraries that decide the speed."""
@@ -37,4 +37,4 @@ class Side:
 
 if __name__ == "__main__":
     side = Side()
-    serve({name: getattr(side, name) for name in ("prepare", "look", "repeat", "versions")})
+    serve({name: getattr(side, name) for name in ("prepare", "logits", "repeat", "versions")})
