@@ -166,8 +166,8 @@ def test_the_last_query_of_a_causal_look_stands_at_the_last_key(need_weights, qu
     mixed, _ = attend(q, k, v, causal=True, need_weights=need_weights)
     for i in range(queries):
         seen = more + i + 1  # its own key, those before it, and the cache
-        lock_folder, _ = attend(q[:, :, i : i + 1], k[:, :, :seen], v[:, :, :seen], need_weights=need_weights)
-        torch.testing.assert_close(mixed[:, :, i : i + 1], lock_folder)
+        alone, _ = attend(q[:, :, i : i + 1], k[:, :, :seen], v[:, :, :seen], need_weights=need_weights)
+        torch.testing.assert_close(mixed[:, :, i : i + 1], alone)
 
 
 @PATHS
