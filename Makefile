@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 # Tests whose result depends on the kernels of the processor, and among them those that depend on the number of threads.
-RESUME := tests/train/test_tasks.py tests/train/test_learning_images.py
-NUMERIC := tests/layers tests/models tests/laws tests/parity tests/train/test_resume.py $(RESUME)
+RESUME := tests/train/test_tasks.py tests/train/test_finetuning.py tests/tasks/test_evaluation.py tests/train/test_learning_images.py
+NUMERIC := tests/layers tests/models tests/laws tests/parity tests/tasks/test_loss.py tests/train/test_optim.py tests/train/test_resume.py tests/train/test_disk_faults.py $(RESUME)
 THREADED := tests/layers tests/laws tests/decode tests/train/test_malloc.py tests/train/test_memory.py $(RESUME)
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2
 PYTEST := $(BIN)/python -m pytest --durations=25
+PARALLEL := -n logical --maxprocesses 8  # a process for each core, with one thread
 
 .PHONY: demo test test-all test-avx2 test-threads test-slow lint bench clean
 
@@ -21,13 +22,13 @@ demo: $(VENV)/installed  ## learn English to Italian phrases in under a minute, 
 test: lint test-all test-avx2 test-threads  ## lint, types, import order, tests with this processor's kernels, with AVX2, with all threads
 
 test-all: $(VENV)/tested  ## all tests, in as many processes as cores, one thread each
-	$(PYTEST) -n auto
+	$(PYTEST) $(PARALLEL)
 
 test-avx2: $(VENV)/tested  ## the numeric tests again with the kernels of a processor that has no AVX-512
-	$(AVX2) $(PYTEST) -n auto $(NUMERIC)
+	$(AVX2) $(PYTEST) $(PARALLEL) $(NUMERIC)
 
-test-threads: $(VENV)/tested  ## in one process with as many threads as cores
-	$(PYTEST) $(THREADED)
+test-threads: $(VENV)/tested  ## in one process with as many threads as cores, which leave a busy machine its cores while they wait
+	OMP_WAIT_POLICY=passive $(PYTEST) $(THREADED)
 
 test-slow: $(VENV)/tested  ## long training, 25 kills, 10 million pairs
 	$(BIN)/python -m pytest -m slow

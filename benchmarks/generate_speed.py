@@ -1,12 +1,12 @@
-"""How fast does a GPT-2 write one text with regard, beside Hugging Face's `generate` and CTranslate2?  One table, and JSON.
+"""How fast does GPT-2 generate one text with regard, compared with Hugging Face's `generate` and CTranslate2?
 
-The model has the size of the smallest GPT-2, 124 M parameters, and random weights; all sides open the same folder, get the
-same 16 tokens and write 128 more, each time the likeliest, without an end.  Before the clock starts, each side's tokens are
-compared with those of the plain forward pass, without cache, in float32.  Peers run at their best settings, found by a sweep;
-regard has none.  Then all take turns.
+The model has the size of the smallest GPT-2, 124 M parameters, and random weights; all sides load the same folder, get the
+same 16 tokens and generate 128 more, greedily, without an end token.  Before timing starts, each side's tokens are compared
+with those of the plain forward pass, without cache, in float32.  Peers run at their best settings, found by a sweep; regard
+has no settings.  The timed repeats are interleaved.
 
-The limit: a token cannot be written before every matrix has been read once, the output layer's among them.  It is reached
-by whoever reads the weights as fast as a product of one large matrix and a vector does; what the prompt takes is not taken off.
+The limit: each token needs every matrix read once, the output layer's included.  A side that reads weights as fast as a
+large matrix-vector product reaches it; the time of the prompt is not subtracted.
 
     python benchmarks/generate_speed.py --repeats 7
 """
@@ -29,7 +29,7 @@ from regard.interop.hf import export_model, import_model
 from regard.models.gpt import GPT, SIZES, GPTConfig
 
 SEED, PROMPT = 1, 16
-LIVELY = 10  # the vectors of places are so many times as large: else a random model says one word again and again
+POSITION_SCALE = 10  # scale of the position embeddings: otherwise a random model repeats one token
 TRIES = 3  # of each setting
 BYTES = {"float32": 4, "int8": 1}  # of one weight
 USUAL, THEIRS = "small", "transformers"
@@ -38,7 +38,7 @@ LIMIT = Peer("memory bandwidth", "bandwidth.py")
 
 @dataclass(frozen=True)
 class Side:
-    """One line of the table: who writes, in which precision, and what its sweep tries."""
+    """One row of the table: a library, a precision, and the settings its sweep tries."""
 
     name: str
     precision: str
@@ -73,7 +73,7 @@ SIDES = [
 
 @dataclass
 class Chosen:
-    """A side at its best."""
+    """A side at its best settings."""
 
     side: Side
     worker: Worker
@@ -87,14 +87,14 @@ class Chosen:
 
 
 def main() -> None:
-    """Start all sides, compare what they write, take turns, print the table, save the figures."""
+    """Start all sides, compare their output, measure, print the table, save the results."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--repeats", type=int, default=7)
     options.add_argument("--tokens", type=int, default=128, help="new tokens of each text")
-    options.add_argument("--size", choices=SIZES, default=USUAL, help=f"only the figures of {USUAL} are saved")
+    options.add_argument("--size", choices=SIZES, default=USUAL, help=f"only the results of {USUAL} are saved")
     asked = options.parse_args()
     config = SIZES[asked.size]
-    room = config.max_len - PROMPT + 1  # the last token is not read again
+    room = config.max_len - PROMPT + 1  # the last token is not fed back
     if not 1 <= asked.tokens <= room or asked.repeats < 1:
         options.error(f"{asked.tokens} tokens, {asked.repeats} repeats; use 1 to {room} tokens, 1 or more repeats")
     folder = write_model(asked.size)
@@ -130,9 +130,9 @@ def main() -> None:
 
 
 def write_model(size: str) -> Path:
-    """Write a model of random weights into the cache, unless it is there, as Hugging Face has it; → the folder."""
+    """Export a model with random weights into the cache, if it is not there; return the folder."""
     cache, config = rig.HERE / ".cache", SIZES[size]
-    key = hashlib.sha256(repr((config, SEED, LIVELY)).encode()).hexdigest()[:12]
+    key = hashlib.sha256(repr((config, SEED, POSITION_SCALE)).encode()).hexdigest()[:12]
     folder = cache / f"gpt2-{size}-{key}"
     if folder.exists():
         return folder
@@ -140,7 +140,7 @@ def write_model(size: str) -> Path:
     torch.manual_seed(SEED)
     model = GPT(config)
     with torch.no_grad():
-        model.embed.positions.table.mul_(LIVELY)
+        model.embed.positions.table.mul_(POSITION_SCALE)
     part = cache / f"{folder.name}.{os.getpid()}.part"
     export_model("gpt", config, model, part)
     (cache / ".gitignore").write_text("*\n")
@@ -155,7 +155,7 @@ def floats(config: GPTConfig) -> int:
 
 
 def begin(side: Side, given: dict[str, Any], running: list[Worker], missing: dict[str, str]) -> Chosen | None:
-    """A side ready at its best settings, by the best of some texts with each, taken in turn; what loses is stopped."""
+    """Start a side at its best settings, by the fastest of several texts each; stop its other workers."""
     ready, reasons = rig.start(side.peers(), {}, {**given, "precision": side.precision})
     running += ready
     missing |= reasons
@@ -170,7 +170,7 @@ def begin(side: Side, given: dict[str, Any], running: list[Worker], missing: dic
                 seconds[i] = min(seconds[i], worker.ask("repeat"))
             except RuntimeError as error:
                 missing[worker.name] = str(error)
-                say(f"{worker.name} is left out: {error}")
+                say(f"{worker.name} is excluded: {error}")
     left = [(took, i) for i, took in enumerate(seconds) if tries[i][0].name not in missing]
     best = tries[min(left)[1]] if left else None
     for worker in ready:
@@ -188,24 +188,24 @@ def begin(side: Side, given: dict[str, Any], running: list[Worker], missing: dic
 
 @torch.inference_mode()
 def compare(folder: Path, prompt: list[int], answers: dict[str, list[int]], tokens: int) -> dict[str, list[bool]]:
-    """For each token of each answer, whether the plain forward pass in float32 would write it after those before it.
+    """For each generated token, whether the plain forward pass in float32 gives it after the previous ones.
 
-    Two answers of which all tokens are such are the same.
+    Two outputs that agree everywhere are the same.
     """
     _, _, model = import_model(folder)
     right = {}
-    for name, said in answers.items():
-        if len(said) != tokens:
-            raise RuntimeError(f"{name} wrote {len(said)} tokens, not {tokens}; its speed cannot be compared")
-        logits = model(torch.tensor([prompt + said[:-1]]))[0, len(prompt) - 1 :]  # (T, V)
-        right[name] = [a == b for a, b in zip(logits.argmax(-1).tolist(), said, strict=True)]
+    for name, output in answers.items():
+        if len(output) != tokens:
+            raise RuntimeError(f"{name} generated {len(output)} tokens, not {tokens}; its speed cannot be compared")
+        logits = model(torch.tensor([prompt + output[:-1]]))[0, len(prompt) - 1 :]  # (T, V)
+        right[name] = [a == b for a, b in zip(logits.argmax(-1).tolist(), output, strict=True)]
     return right
 
 
 def judge(
     chosen: list[Chosen], found: dict[str, Any], right: dict[str, list[bool]], most: list[float], config: GPTConfig, tokens: int
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """What the table says of each side."""
+    """The rows of the table."""
     speeds = {one.worker.name: [tokens / seconds for seconds in found[one.worker.name]] for one in chosen}
     theirs = next((speeds[one.worker.name] for one in chosen if one.side.name == THEIRS), None)
     rows = []
@@ -232,11 +232,13 @@ def show(sides: list[dict[str, Any]], limit: Spread | None, config: GPTConfig, a
     if limit:
         bounds = (f"{1e9 * limit.median / floats(config) / size:,.0f} in {name}" for name, size in BYTES.items())
         bound = f"limit {limit.median:,.1f} GB/s, tokens/s {', '.join(bounds)}"
-    titled = f"GPT-2 {asked.size} writes {asked.tokens} tokens after {PROMPT}, greedy; {asked.repeats} repeats; {bound}"
-    columns = ("settings", "tokens/s", "× Hugging Face", "of the limit", "tokens as plain float32 writes them")
+    titled = (
+        f"GPT-2 {asked.size} generates {asked.tokens} tokens after {PROMPT}, greedy; {asked.repeats} repeats; {bound}"
+    )
+    columns = ("settings", "tokens/s", "× Hugging Face", "of the limit", "tokens equal to plain float32")
     table = Table("", "", *columns, title=titled)
     for row in sides:
-        faster, share = row["faster than transformers by"], row["of the limit"]
+        faster, fraction = row["faster than transformers by"], row["of the limit"]
         same = f"{row['as float32']} of {asked.tokens}"
         same += f", the first {row['before another']} in a row" if row["as float32"] < asked.tokens else ""
         table.add_row(
@@ -245,7 +247,7 @@ def show(sides: list[dict[str, Any]], limit: Spread | None, config: GPTConfig, a
             row["settings"],
             row["tokens/s"].text(",.1f"),
             faster.text(".2f") if faster and row["side"] != THEIRS else "–",
-            f"{share.median:.0%} ({share.least:.0%}–{share.most:.0%})" if share else "–",
+            f"{fraction.median:.0%} ({fraction.least:.0%}–{fraction.most:.0%})" if fraction else "–",
             same,
         )
     Console(width=150).print(table)

@@ -1,11 +1,11 @@
-"""Draws what the benchmarks have saved: `python benchmarks/plots.py` reads `results/*.json`, writes `docs/*.png`.
+"""Plots of the saved results: `python benchmarks/plots.py` reads `results/*.json`, writes `docs/*.png`.
 
-    speed.png     training and translation beside the peers
+    speed.png     training and translation compared with the peers
     scale.png     cost against length, size, batch and beam
-    curves.png    the loss of regard and of the textbook, from the same first weights
-    generate.png  a GPT-2 writes, beside the peers
+    curves.png    the loss of regard and of the textbook, from the same initial weights
+    generate.png  GPT-2 generation compared with the peers
 
-regard has the one colour, peers are grey; whiskers reach from the least to the most of all repeats.
+regard is in colour, peers are grey; whiskers show the range of all repeats.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 HERE = Path(__file__).parent
 OURS, INK = "regard", "#333333"
-ACCENT, GREY, PALE = "#0072b2", "#9a9a9a", "#c4c4c4"  # the accent is far from grey for every eye
+ACCENT, GREY, PALE = "#0072b2", "#9a9a9a", "#c4c4c4"  # distinct from grey for colour-blind readers
 SHADES, MARKERS = ("#003f63", "#0072b2", "#4da3d4", "#8cc8ea"), ("o", "s", "^", "D")
 WIDTH, DPI = 10, 120  # inches; a page shows them at about 1,000 pixels
 STYLE = {
@@ -62,19 +62,19 @@ def times(ratio: dict[str, float] | None, name: str) -> str:
 
 
 def draw_bars(axes: Axes, bars: list[Bar], form: str, beside: int = 0) -> None:
-    """Bars from top to bottom, each with its number, as thick as those of the panel beside, which has so many."""
+    """Bars from top to bottom, each with its value, as thick as those of the neighbouring panel, which has `beside` bars."""
     thick = 0.74 * len(bars) / max(len(bars), beside)
-    for place, bar in enumerate(bars):
+    for row, bar in enumerate(bars):
         if bar.spread is None:
             continue
         middle, least, most = (bar.spread[key] for key in ("median", "least", "most"))
-        axes.barh(place, middle, height=thick, color=colour(bar.name))
-        axes.errorbar(middle, place, xerr=[[middle - least], [most - middle]], color=INK, capsize=2.5, linewidth=1)
+        axes.barh(row, middle, height=thick, color=colour(bar.name))
+        axes.errorbar(middle, row, xerr=[[middle - least], [most - middle]], color=INK, capsize=2.5, linewidth=1)
         end = max(most, bar.mark or 0)
         if bar.mark is not None:
-            axes.plot(bar.mark, place, marker="|", markersize=10, markeredgewidth=2, color=INK)
+            axes.plot(bar.mark, row, marker="|", markersize=10, markeredgewidth=2, color=INK)
         second = "" if bar.mark is None else f" | {bar.mark:{form}}"
-        axes.annotate(f"{middle:{form}}{second}{bar.note}", (end, place), xytext=(6, 0), textcoords="offset points", va="center",
+        axes.annotate(f"{middle:{form}}{second}{bar.note}", (end, row), xytext=(6, 0), textcoords="offset points", va="center",
                       fontsize=9, color=colour(bar.name) if bar.name == OURS else INK,
                       weight="bold" if bar.name == OURS else "normal")  # fmt: skip
     axes.set_yticks(range(len(bars)), [bar.name for bar in bars])
@@ -132,14 +132,14 @@ def draw_training(row: Any, runs: list[dict[str, Any]]) -> None:
 
 
 def translation_bars(questions: list[dict[str, Any]]) -> tuple[list[Bar], list[Bar]]:
-    """Sentences a second of those translated together; milliseconds of those that stand alone."""
+    """Sentences per second in batches; milliseconds per single sentence."""
     together, alone = [], []
-    for one in questions:
-        bars = alone if one["alone"] else together
-        bars.append(Bar(f"{search(one['beam'])}, {one['precision']}"))
-        for side, cells in sorted(one["sides"].items(), key=lambda item: item[0] != OURS):
-            key = "p50 ms" if one["alone"] else "sentences/s"
-            mark = cells["p95 ms"]["median"] if one["alone"] else None
+    for question in questions:
+        bars = alone if question["alone"] else together
+        bars.append(Bar(f"{search(question['beam'])}, {question['precision']}"))
+        for side, cells in sorted(question["sides"].items(), key=lambda item: item[0] != OURS):
+            key = "p50 ms" if question["alone"] else "sentences/s"
+            mark = cells["p95 ms"]["median"] if question["alone"] else None
             bars.append(Bar(NAMES.get(side, side), cells[key], times(cells.get("regard is faster by"), side), mark))
     return together, alone
 
@@ -158,7 +158,7 @@ def draw_translation(row: Any, questions: list[dict[str, Any]]) -> None:
 
 
 def scale(found: dict[str, Any]) -> Figure | None:
-    """Four ways to grow; what has not been measured is left out."""
+    """Four panels; parts that have not been measured are omitted."""
     measured, decoding = found.get("scale", {}), found.get("translation", {}).get("scale")
     panels: list[tuple[Callable[[Axes, Any], None], Any]] = []
     if "attention" in measured:
@@ -171,8 +171,8 @@ def scale(found: dict[str, Any]) -> Figure | None:
         return None
     lines = -(-len(panels) // 2)
     figure = plt.figure(figsize=(WIDTH, 3.7 * lines + 0.5), layout="constrained")
-    for place, (draw, what) in enumerate(panels, 1):
-        draw(figure.add_subplot(lines, 2, place), what)
+    for i, (draw, what) in enumerate(panels, 1):
+        draw(figure.add_subplot(lines, 2, i), what)
     text = "All axes are logarithmic."
     if "processes" in measured:
         ratio, count = measured["processes"]["ratio"], measured["processes"]["processes"]
@@ -186,11 +186,11 @@ def scale(found: dict[str, Any]) -> Figure | None:
 
 def draw_line(axes: Axes, x: list[float], y: list[Any], label: str, **how: Any) -> None:
     """Points joined by a line, with whiskers where they are spreads."""
-    middles = [one["median"] if isinstance(one, dict) else one for one in y]
+    middles = [value["median"] if isinstance(value, dict) else value for value in y]
     axes.plot(x, middles, label=label, markersize=5, **how)
-    for place, one in zip(x, y, strict=True):
-        if isinstance(one, dict):
-            axes.plot([place, place], [one["least"], one["most"]], color=INK, linewidth=1, zorder=3)
+    for position, value in zip(x, y, strict=True):
+        if isinstance(value, dict):
+            axes.plot([position, position], [value["least"], value["most"]], color=INK, linewidth=1, zorder=3)
 
 
 def draw_fit(axes: Axes, x: list[float], y: list[float], power: float | None) -> None:
@@ -213,8 +213,8 @@ def draw_growth(axes: Axes, found: dict[str, Any], key: str, what: str, unit: fl
         power = found["exponents"][path][what]
         label = path if power is None else f"{path}: grows as length$^{{{power:.2f}}}$"
         draw_line(axes, [row["length"] for row in rows], y, label, color=shade, marker=marker, linewidth=2)
-        long = [(row["length"], one["median"] if isinstance(one, dict) else one)
-                for row, one in zip(rows, y, strict=True) if row["length"] >= found["fitted from"]]  # fmt: skip
+        long = [(row["length"], value["median"] if isinstance(value, dict) else value)
+                for row, value in zip(rows, y, strict=True) if row["length"] >= found["fitted from"]]  # fmt: skip
         draw_fit(axes, [a for a, _ in long], [b for _, b in long], power)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -244,15 +244,15 @@ def draw_sizes(axes: Axes, found: dict[str, Any]) -> None:
     label = f"batch of {found['batch']['tokens']:,} target tokens"
     label += "" if power is None else f":\ngrows as parameters$^{{{power:.2f}}}$"
     draw_line(axes, x, y, label, color=ACCENT, marker="o", linewidth=2)
-    draw_fit(axes, x, [one["median"] for one in y], power)
-    for place, row in zip(x, rows, strict=True):
+    draw_fit(axes, x, [value["median"] for value in y], power)
+    for position, row in zip(x, rows, strict=True):
         text = f"{row['size']}\n{row['tokens_per_s']['median']:,.0f} tokens/s"
-        axes.annotate(text, (place, row["seconds"]["median"]), xytext=(8, -7), textcoords="offset points", va="top",
+        axes.annotate(text, (position, row["seconds"]["median"]), xytext=(8, -7), textcoords="offset points", va="top",
                       fontsize=9)  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(0.7 * min(x), 3.2 * max(x))
-    axes.set_ylim(0.5 * min(one["least"] for one in y), 1.8 * max(one["most"] for one in y))
+    axes.set_ylim(0.5 * min(value["least"] for value in y), 1.8 * max(value["most"] for value in y))
     axes.xaxis.set_major_formatter(lambda number, _: f"{number:g}")
     axes.set_xlabel("million parameters without embeddings")
     axes.set_ylabel("seconds a step")
@@ -265,10 +265,10 @@ def draw_decoding(axes: Axes, rows: list[dict[str, Any]]) -> None:
     """Sentences a second against batch, one line for each beam."""
     batches = sorted({row["batch"] for row in rows})
     beams = sorted({row["beam"] for row in rows})
-    for number, beam in enumerate(beams):
+    for i, beam in enumerate(beams):
         mine = sorted((row["batch"], row["sentences/s"]) for row in rows if row["beam"] == beam)
         label = search(beam)
-        how = {"color": SHADES[number % len(SHADES)], "marker": MARKERS[number % len(MARKERS)]}
+        how = {"color": SHADES[i % len(SHADES)], "marker": MARKERS[i % len(MARKERS)]}
         draw_line(axes, [a for a, _ in mine], [b for _, b in mine], label, linewidth=2, **how)
         axes.annotate(label, mine[-1], xytext=(9, 0), textcoords="offset points", va="center")
     axes.set_xscale("log", base=2)
@@ -282,7 +282,7 @@ def draw_decoding(axes: Axes, rows: list[dict[str, Any]]) -> None:
 
 
 def plain(axes: Axes, between: bool = False) -> None:
-    """Numbers as one says them, not as powers of ten, also 2 and 5 `between` them, and a light grid."""
+    """Plain numbers instead of powers of ten, with 2 and 5 `between` them, and a light grid."""
     if between:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda number, _: f"{number:,.10g}")
@@ -294,7 +294,7 @@ def plain(axes: Axes, between: bool = False) -> None:
 
 
 def curves(found: dict[str, Any]) -> Figure | None:
-    """Two pairs of curves, and below each how far the two are apart."""
+    """Two pairs of curves, and below each pair their difference."""
     result = found.get("curves", {})
     pairs = {name: lines for name, lines in result.items() if name.startswith("dropout")}
     if not pairs:
@@ -307,9 +307,9 @@ def curves(found: dict[str, Any]) -> Figure | None:
         above, below = axes[:, column]
         steps = range(1, len(lines[OURS]) + 1)
         for peer in [peer for peer in lines if peer != OURS]:
-            apart = [max(abs(a - b), 1e-9) for a, b in zip(lines[OURS], lines[peer], strict=True)]
+            difference = [max(abs(a - b), 1e-9) for a, b in zip(lines[OURS], lines[peer], strict=True)]
             above.plot(steps, lines[peer], color=PALE, linewidth=5, label=f"{peer}, drawn wide")
-            below.plot(steps, apart, color=INK, linewidth=1)
+            below.plot(steps, difference, color=INK, linewidth=1)
         above.plot(steps, lines[OURS], color=ACCENT, linewidth=1.5, label=OURS)
         above.set_title(f"Training loss, {name}, lower is better")
         above.legend(loc="upper right")
@@ -319,7 +319,9 @@ def curves(found: dict[str, Any]) -> Figure | None:
             panel.grid(color="#e6e6e6", linewidth=0.8)
     axes[0, 0].set_ylabel("nats a token")
     axes[1, 0].set_ylabel("difference,\nnats a token")
-    text = f"Model {result['size']}: the same first weights, the same batches; with dropout each draws its own masks."
+    text = (
+        f"Model {result['size']}: the same initial weights, the same batches; with dropout each samples its own masks."
+    )
     caption(figure, [result], text)
     return figure
 
@@ -328,7 +330,7 @@ def curves(found: dict[str, Any]) -> Figure | None:
 
 
 def generate(found: dict[str, Any]) -> Figure | None:
-    """Tokens a second of one text, by precision."""
+    """Tokens per second of one text, by precision."""
     result = found.get("generate", {})
     sides, bars = result.get("sides", []), []
     for precision in dict.fromkeys(side["precision"] for side in sides):
@@ -341,7 +343,7 @@ def generate(found: dict[str, Any]) -> Figure | None:
         return None
     figure, axes = plt.subplots(figsize=(WIDTH, 0.34 * len(bars) + 1.4), layout="constrained")
     draw_bars(axes, bars, ",.1f")
-    axes.set_title(f"GPT-2 {result['settings']['size']} writes one text, greedy")
+    axes.set_title(f"GPT-2 {result['settings']['size']} generates one text, greedy")
     axes.set_xlabel("tokens/s, higher is better")
     text = "Bars: median; whiskers: least and most; × 1.5: 1.5 times as fast as Hugging Face (median of the ratios)."
     caption(figure, [result], text)
@@ -349,12 +351,12 @@ def generate(found: dict[str, Any]) -> Figure | None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What has been measured so far."""
+    """The results saved so far."""
     return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
 
 
 def main() -> None:
-    """Draw what there is."""
+    """Draw all saved results."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--results", type=Path, default=HERE / "results", help="a folder with JSON")
     options.add_argument("--out", type=Path, default=HERE.parent / "docs", help="a folder for the plots")

@@ -1,8 +1,8 @@
-"""What every benchmark shares: environments for the peers, workers that take turns, medians with their spread, tables and JSON.
+"""Shared by all benchmarks: environments for the peers, interleaved workers, medians with their range, JSON results.
 
-A worker is a script of `peers/`, run by the Python of its own environment, which a requirements file beside it pins.  All
-workers of a run stand ready at once, as children of one process; each repeat asks them one after the other, so that a slow
-minute of the machine falls on all alike.  An idle worker waits on a pipe and costs nothing.
+A worker is a script of `peers/`, run by the Python of its own environment, pinned by a requirements file.  All workers of
+a benchmark run at once, as child processes; each repeat asks them one after another, so that a slow minute of the machine
+affects all alike.  An idle worker waits on a pipe and costs nothing.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 HERE = Path(__file__).parent
-# glibc gives freed blocks back to the system and fetches them again, page by page: this tells it not to.
+# keep glibc from returning freed memory to the system
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(64 * 2**20)}
 
 console = Console(stderr=True, highlight=False)
@@ -56,7 +56,7 @@ def threads() -> int:
 
 @dataclass(frozen=True)
 class Peer:
-    """One side of a comparison: its name in the table, its script, and what it needs; without needs, regard's own environment."""
+    """One side of a comparison: name in the table, script, and requirements; without any, regard's own environment."""
 
     name: str
     script: str
@@ -65,7 +65,7 @@ class Peer:
 
 
 class Worker:
-    """A peer that stands ready."""
+    """A running peer."""
 
     def __init__(self, peer: Peer, python: Path, environ: dict[str, str]):
         self.name = peer.name
@@ -89,7 +89,7 @@ class Worker:
             self.process.stdin.write(json.dumps({"do": do, **what}) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it died before: its last words follow
+            pass  # it stopped: its last message follows
         answer = self.process.stdout.readline()
         if not answer:
             self.process.wait()
@@ -99,7 +99,7 @@ class Worker:
         return json.loads(answer)
 
     def stop(self) -> None:
-        """Let it go."""
+        """Stop the process."""
         self.process.kill()
         self.process.communicate()
         self.words.close()
@@ -108,7 +108,7 @@ class Worker:
 def start(
     peers: Iterable[Peer], environ: dict[str, str], prepare: dict[str, Any]
 ) -> tuple[list[Worker], dict[str, str]]:
-    """Ready workers, and for each peer that cannot be measured the reason."""
+    """Start workers; return them, and the reason for each peer that cannot be measured."""
     ready, missing = [], {}
     for peer in peers:
         try:
@@ -117,7 +117,7 @@ def start(
             worker.ask("prepare", **prepare)
         except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
             missing[peer.name] = str(error).replace(str(HERE), "benchmarks").replace(str(Path.home()), "~")
-            say(f"{peer.name} is left out: {error}")
+            say(f"{peer.name} is excluded: {error}")
             if ready and ready[-1].name == peer.name:
                 ready.pop().stop()
     return ready, missing
@@ -143,7 +143,7 @@ def _environment(peer: Peer) -> Path:
 
 
 def interleave(workers: list[Worker], repeats: int, do: str, **what: Any) -> dict[str, list[Any]]:
-    """Ask all workers in turn, once to warm up and then `repeats` times; each repeat begins with another one."""
+    """Ask all workers in turn, once to warm up and then `repeats` times; each repeat starts with a different worker."""
     found: dict[str, list[Any]] = {worker.name: [] for worker in workers}
     for repeat in range(repeats + 1):
         first = repeat % len(workers)
@@ -174,12 +174,12 @@ class Spread:
 
 
 def ratio(ours: list[float], theirs: list[float]) -> Spread:
-    """Ours over theirs, repeat by repeat: both halves of each ratio were measured within the same minute."""
+    """Ours divided by theirs, repeat by repeat: both were measured within the same minute."""
     return Spread.of(a / b for a, b in zip(ours, theirs, strict=True))
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """The machine that the results depend on."""
     model = platform.processor() or platform.machine()
     with open("/proc/cpuinfo") as lines:
         model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
@@ -187,18 +187,18 @@ def machine() -> dict[str, Any]:
 
 
 def named(file: Path) -> str:
-    """A file's name for the user: from the checkout on."""
+    """A file's path relative to the checkout."""
     return str(file.relative_to(HERE.parent)) if file.is_relative_to(HERE.parent) else file.name
 
 
 def saved(name: str) -> dict[str, Any]:
-    """What an earlier run has saved."""
+    """The results that an earlier run saved."""
     file = HERE / "results" / f"{name}.json"
     return json.loads(file.read_text()) if file.exists() else {}
 
 
 def save(name: str, result: dict[str, Any], default: Callable[[Any], Any] = vars) -> Path:
-    """The figures as JSON beside the tables: `benchmarks/results/<name>.json`."""
+    """Save the results as JSON: `benchmarks/results/<name>.json`."""
     file = HERE / "results" / f"{name}.json"
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps({"machine": machine(), **result}, indent=1, default=default) + "\n")

@@ -1,10 +1,10 @@
 """How does the cost grow?  With the length of a text, with the size of a model, and with the number of processes.
 
-    python benchmarks/scale.py --repeats 3 --longest 8192
+    python benchmarks/scale.py --repeats 3 --max-len 8192
 
-Attention: one layer, forward and backward, fused as in training and explicit as while its weights are looked at; the
-bar is memory of the fused path that grows no faster than length ** 1.1.  Training: `regard train`'s own step on one batch
-of Multi30k.  Processes: two under torchrun beside one that makes the same steps with all cores.
+Attention: one layer, forward and backward, fused as in training and explicit as when its weights are inspected; the bar:
+memory of the fused path grows no faster than length ** 1.1.  Training: the step of `regard train` on one batch of
+Multi30k.  Processes: two under torchrun compared with one that makes the same steps with all cores.
 Decoding by batch and beam is measured by `translation.py`; `plots.py` draws it all.
 """
 
@@ -34,9 +34,9 @@ from regard.data.text.splits import find_split
 PATHS = ("fused", "explicit")
 SHORTEST, FIT_FROM = 128, 1024  # tokens; below, fixed costs hide how the cost grows
 BAR = 1.1  # the largest exponent of the fused path's memory
-SCORES_HELD = 4.5  # float32 matrices of scores that the explicit path holds at once, found by measuring
-SHARE = 1 / 3  # of the machine's memory; what needs more is not tried
-# A tensor is a mapping of its own, and leaves the process when it is freed: the peak is then what was in use.
+SCORE_MATRICES = 4.5  # float32 score matrices that the explicit path holds at once, measured
+MEMORY_FRACTION = 1 / 3  # maximum fraction of the machine's memory
+# Each tensor is its own mapping and is returned when freed: the peak is then the memory in use.
 EXACT = {"MALLOC_MMAP_THRESHOLD_": str(2**16)}
 
 WIDTHS = {"tiny": {}, "small": {}, "middle": {"dim": 384, "mlp": 4 * 384, "heads": 6, "depth": 4}, "base": {}}
@@ -48,7 +48,7 @@ console = Console(width=120)
 
 
 def exponent(sizes: Iterable[float], costs: Iterable[float]) -> float | None:
-    """The slope of a straight line through the logarithms, by least squares; of one point there is none."""
+    """The slope of a straight line through the logarithms, by least squares; None for one point."""
     x, y = ([math.log(number) for number in numbers] for numbers in (sizes, costs))
     return statistics.linear_regression(x, y).slope if len(x) > 1 else None
 
@@ -66,9 +66,9 @@ def lengths(max_len: int) -> list[int]:
 
 
 def fits(path: str, length: int, heads: int) -> bool:
-    """Whether the explicit path's scores may be tried on this machine."""
+    """Whether the explicit path's scores fit into this machine's memory."""
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return path == "fused" or SCORES_HELD * heads * length**2 * 4 <= SHARE * whole
+    return path == "fused" or SCORE_MATRICES * heads * length**2 * 4 <= MEMORY_FRACTION * whole
 
 
 def attention(max_len: int, repeats: int) -> dict[str, Any]:
@@ -81,23 +81,23 @@ def attention(max_len: int, repeats: int) -> dict[str, Any]:
         skipped = [(path, n) for path, n in points if not fits(path, n, about["heads"])]
         points = [point for point in points if point not in skipped]
         rig.say(f"attention over {points[0][1]:,} to {points[-1][1]:,} tokens: memory")
-        held = {point: exact.ask("memory", path=point[0], length=point[1])["bytes"] for point in points}
+        used = {point: exact.ask("memory", path=point[0], length=point[1])["bytes"] for point in points}
         check = max((n for path, n in points if path == "explicit" and n <= 2048), default=points[0][1])
         alone = own.ask("memory", path="explicit", length=check)["bytes"]
         times = take_turns(kept, points, repeats)
     finally:
         for worker in (exact, kept, own):
             worker.stop()
-    rows = [{"path": path, "length": n, "seconds": times[path, n], "bytes": held[path, n]} for path, n in points]
+    rows = [{"path": path, "length": n, "seconds": times[path, n], "bytes": used[path, n]} for path, n in points]
     return {
         **about, "repeats": repeats, "rows": rows, "fitted from": FIT_FROM, "bar": BAR, "skipped": skipped,
         "exponents": {path: grow(rows, path) for path in PATHS},
-        "check": {"path": "explicit", "length": check, "bytes": held["explicit", check], "own process": alone},
+        "check": {"path": "explicit", "length": check, "bytes": used["explicit", check], "own process": alone},
     }  # fmt: skip
 
 
 def take_turns(worker: Worker, points: list[tuple[str, int]], repeats: int) -> dict[tuple[str, int], Spread]:
-    """Each point once to warm up, then all of them again and again: a slow minute falls on all alike."""
+    """Each point once to warm up, then all in turn: a slow minute affects all alike."""
     times: dict[tuple[str, int], list[float]] = {point: [] for point in points}
     for repeat in range(repeats + 1):
         rig.say(f"attention: time, {f'repeat {repeat}' if repeat else 'warming up'}")
@@ -177,8 +177,8 @@ def sizes(folder: Path, repeats: int) -> dict[str, Any]:
             "size": name, "dim": shapes[name]["dim"], "depth": shapes[name]["depth"], "parameters": counts[name],
             "inner": counts[name] - shapes[name]["vocab"] * shapes[name]["dim"],
             "flops": sum(training.flops(batch, shapes[name]) for batch in batches),
-            "seconds": Spread.of(told["seconds"] for told in found),
-            "tokens_per_s": Spread.of(told["tokens"] / told["seconds"] for told in found),
+            "seconds": Spread.of(answer["seconds"] for answer in found),
+            "tokens_per_s": Spread.of(answer["tokens"] / answer["seconds"] for answer in found),
         }
         for name, found in answers.items()
     ]  # fmt: skip
@@ -206,7 +206,7 @@ def show_sizes(found: dict[str, Any]) -> None:
 
 
 def processes(folder: Path, repeats: int) -> dict[str, Any]:
-    """Target tokens a second of two processes, and of one that adds up two batches: the same steps, on the same batches."""
+    """Target tokens per second of two processes, and of one that accumulates two batches: the same steps, on the same batches."""
     data = own_files(folder)
     found: dict[int, list[float]] = {1: [], PROCESSES: []}
     for repeat in range(repeats):
@@ -215,13 +215,13 @@ def processes(folder: Path, repeats: int) -> dict[str, Any]:
             found[n].append(train(folder / f"{n}-{repeat}", n, data))
     return {
         "processes": PROCESSES, "repeats": repeats, "steps": STEPS - SKIPPED, "size": "small",
-        "threads": {n: share(n) for n in found}, "tokens_per_s": {n: Spread.of(speeds) for n, speeds in found.items()},
+        "threads": {n: threads_of(n) for n in found}, "tokens_per_s": {n: Spread.of(speeds) for n, speeds in found.items()},
         "ratio": rig.ratio(found[PROCESSES], found[1]),
     }  # fmt: skip
 
 
 def own_files(folder: Path) -> list[str]:
-    """Multi30k as files of one's own, with few held-out pairs: only training is measured, not the scores at its end."""
+    """Multi30k as TSV files with a small validation set: only training is measured, not the final scores."""
     config = TextData(source="multi30k", pair="en-de", text="raw")
     for split, count in (("train", None), ("valid", 8)):
         pairs = islice(find_split(config, split).pairs(), count)
@@ -230,19 +230,19 @@ def own_files(folder: Path) -> list[str]:
     return ["data.source=", "data.pair=", *(f"data.{split}={folder / split}.tsv" for split in ("train", "valid"))]
 
 
-def share(count: int) -> int:
-    """Threads of each of so many processes."""
+def threads_of(count: int) -> int:
+    """Threads of each process."""
     return max(1, rig.threads() // count)
 
 
 def train(folder: Path, count: int, data: list[str]) -> float:
-    """Target tokens a second of a training by so many processes, all steps weighing alike."""
+    """Target tokens per second of training with `count` processes, the mean over steps."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)] if count > 1 else []
     changes = ["model=small", *data, f"train.steps={STEPS}", "train.log_every=1", f"train.accumulate={PROCESSES // count}",
                "train.device=cpu", "decode.beam_size=1"]  # fmt: skip
     done = subprocess.run(
         [sys.executable, *launch, "-m", "regard", "train", "multi30k", *changes, "--out", str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": str(share(count)), "XDG_CACHE_HOME": str(folder.parent)},
+        env={**os.environ, "OMP_NUM_THREADS": str(threads_of(count)), "XDG_CACHE_HOME": str(folder.parent)},
         capture_output=True,
         text=True,
         check=False,
@@ -270,7 +270,7 @@ def main() -> None:
     """Measure, print and save one part after the other."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--repeats", type=int, default=5)
-    options.add_argument("--longest", type=int, default=8192, help="tokens")
+    options.add_argument("--max-len", type=int, default=8192, help="tokens")
     asked = options.parse_args()
     result: dict[str, Any] = {}
     parts = {

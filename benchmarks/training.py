@@ -1,9 +1,9 @@
-"""How fast does regard train, beside its peers?  `python benchmarks/training.py` prints one table, `--size all` three.
+"""How fast does regard train, compared with its peers?  `python benchmarks/training.py` prints one table, `--size all` three.
 
-Same shape of model, same batches of Multi30k, same threads, float32, dropout 0.1, label smoothing 0.1; what each peer
-was given beyond that stands at the top of its file in `peers/`.  All take turns, and every repeat is also set beside
-the fastest matrix product of the machine in the same minute.  `--curves` shows that no quality pays for the speed: the
-loss of regard and of the textbook, from the same first weights, over the same batches.
+Same shape of model, same batches of Multi30k, same threads, float32, dropout 0.1, label smoothing 0.1; further
+settings of a peer are at the top of its file in `peers/`.  Repeats are interleaved, and each is compared with the fastest
+matrix product of the machine in the same minute.  `--curves` shows that speed does not cost quality: the loss of regard
+and of the textbook, from the same initial weights, over the same batches.
 
 Shapes: B batch, S source and T target length.
 """
@@ -30,7 +30,7 @@ from regard.models.transformer import SIZES
 from regard.train.optim import inverse_square_root
 
 VOCAB = 10_000
-COUNTS = {"small": 4, "tiny": 4, "base": 2}  # batches of one repeat, enough for some seconds
+COUNTS = {"small": 4, "tiny": 4, "base": 2}  # batches per repeat, enough for some seconds
 TOKENS = {"small": 4096, "tiny": 4096, "base": 2048}  # of a batch; all peers of a size must fit into memory at once
 ALLOCATORS = {"box": {}, "same": rig.KEEP}
 OURS, TEXTBOOK, GEMM = "regard", "textbook", "GEMM"
@@ -55,7 +55,7 @@ def shape_of(size: str, dropout: float = 0.1) -> dict[str, Any]:
 
 
 def stream(folder: Path, tokens: int, count: int) -> list[PairBatch]:
-    """The first batches of Multi30k, as `regard train multi30k` meets them."""
+    """The first batches of `regard train multi30k`."""
     config = TextData(source="multi30k", pair="en-de", text="raw", vocab=VOCAB)
     corpus = prepare_pairs(config, folder / "tokenizer.json", rig.say, lambda what, done: None)
     if corpus.tokenizer.vocab != VOCAB:
@@ -64,7 +64,7 @@ def stream(folder: Path, tokens: int, count: int) -> list[PairBatch]:
 
 
 def typical(found: list[PairBatch], count: int) -> list[PairBatch]:
-    """So many of them whose lengths are spread evenly over all lengths; of one, the median."""
+    """`count` batches at evenly spaced quantiles of length; for one, the median."""
     found = sorted(found, key=lambda batch: batch.target.shape[1])
     return [found[(2 * i + 1) * len(found) // (2 * count)] for i in range(count)]
 
@@ -77,7 +77,7 @@ def write_batches(file: Path, found: list[PairBatch]) -> Path:
 
 
 def flops(batch: PairBatch, shape: dict[str, Any]) -> float:
-    """What the matrix products of one training step on a batch need, padding not counted.
+    """Operations in the matrix products of one training step on a batch, without padding.
 
     With D width, M width of the mlp, V vocabulary, a sentence of S source and T target tokens multiplies and adds
         S · (4D² + 2DM) + 2D · S²                          in an encoder layer,
@@ -98,7 +98,7 @@ def measure(size: str, allocator: str, repeats: int, found: list[PairBatch], fil
     rig.say(f"{size}, allocator {allocator}")
     workers, missing = rig.start(PEERS, ALLOCATORS[allocator], {"shape": shape, "batches": str(file)})
     try:
-        peers = _look(workers, missing)
+        peers = _describe(workers, missing)
         if GEMM in missing or OURS in missing:
             raise RuntimeError(f"nothing to compare with: {missing}")
         answers = rig.interleave(workers, repeats, "repeat")
@@ -107,18 +107,18 @@ def measure(size: str, allocator: str, repeats: int, found: list[PairBatch], fil
             worker.stop()
     limits = [answer["per_s"] for answer in answers.pop(GEMM)]
     needed = sum(flops(batch, shape) for batch in found)
-    for name, told in answers.items():
+    for name, results in answers.items():
         peers[name] |= {
-            "speeds": [answer["tokens"] / answer["seconds"] for answer in told],
-            "of_limit": rig.Spread.of(needed / a["seconds"] / g for a, g in zip(told, limits, strict=True)),
-            "losses": [answer["losses"] for answer in told],
+            "speeds": [answer["tokens"] / answer["seconds"] for answer in results],
+            "of_limit": rig.Spread.of(needed / a["seconds"] / g for a, g in zip(results, limits, strict=True)),
+            "losses": [answer["losses"] for answer in results],
         }
         peers[name]["tokens_per_s"] = rig.Spread.of(peers[name]["speeds"])
     ours = peers[OURS]
     for name in list(peers):
         if doubt := _doubt(peers[name], ours["parameters"]):
             missing[name] = doubt
-            rig.say(f"{name} is left out: {doubt}")
+            rig.say(f"{name} is excluded: {doubt}")
             peers.pop(name)
     for peer in peers.values():
         peer["regard_is_faster"] = rig.ratio(ours["speeds"], peer["speeds"])
@@ -129,23 +129,23 @@ def measure(size: str, allocator: str, repeats: int, found: list[PairBatch], fil
     }  # fmt: skip
 
 
-def _look(workers: list[rig.Worker], missing: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """What each worker is, its first losses and its peak of memory; one that cannot make a step leaves."""
+def _describe(workers: list[rig.Worker], missing: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Describe each worker: version, first losses, peak memory; stop one that cannot make a step."""
     peers = {}
     for worker in [w for w in workers if w.name != GEMM]:
         try:
-            told = worker.ask("memory")
-            peers[worker.name] = {**worker.ask("about"), "memory": told["bytes"], "first_losses": told["losses"]}
+            usage = worker.ask("memory")
+            peers[worker.name] = {**worker.ask("about"), "memory": usage["bytes"], "first_losses": usage["losses"]}
         except RuntimeError as error:
             missing[worker.name] = str(error)
-            rig.say(f"{worker.name} is left out: {error}")
+            rig.say(f"{worker.name} is excluded: {error}")
             workers.remove(worker)
             worker.stop()
     return peers
 
 
 def _doubt(peer: dict[str, Any], parameters: int) -> str:
-    """Why a figure would not be one of the same task, or nothing."""
+    """The reason why a result is not comparable, or nothing."""
     first, [*early, last] = peer["first_losses"][0], [statistics.mean(losses) for losses in peer["losses"]]
     if abs(peer["parameters"] / parameters - 1) > 0.01:
         return f"it has {peer['parameters']:,} parameters, regard {parameters:,}"
@@ -170,13 +170,13 @@ def show(found: dict[str, Any]) -> None:
     for column in ("target tokens/s", "regard is … times as fast", "% of the GEMM limit", "peak memory, MB"):
         table.add_column(column, justify="right")
     for name, peer in sorted(found["peers"].items(), key=lambda item: -item[1]["tokens_per_s"].median):
-        share = rig.Spread(*(100 * x for x in vars(peer["of_limit"]).values()))
+        percent = rig.Spread(*(100 * x for x in vars(peer["of_limit"]).values()))
         faster = "" if name == OURS else peer["regard_is_faster"].text(".2f")
         table.add_row(
             f"{name} {peer['version']}".strip(),
             peer["tokens_per_s"].text(),
             faster,
-            share.text(".1f"),
+            percent.text(".1f"),
             f"{peer['memory'] / 1e6:,.0f}",
         )
     console = Console(width=130)
@@ -186,7 +186,7 @@ def show(found: dict[str, Any]) -> None:
 
 
 def curves(file: Path, steps: int, dropout: float) -> dict[str, list[float]]:
-    """Negative log-likelihood a token at each step, of two models with the same first weights on the same batches."""
+    """Negative log-likelihood a token at each step, of two models with the same initial weights on the same batches."""
     rates = [inverse_square_root(step, peak=2e-3, warmup=50) for step in range(1, steps + 1)]
     both = [peer for peer in PEERS if peer.name in (OURS, TEXTBOOK)]
     workers, missing = rig.start(both, {}, {"shape": shape_of("tiny", dropout), "batches": str(file)})
@@ -203,20 +203,20 @@ def curves(file: Path, steps: int, dropout: float) -> dict[str, list[float]]:
 
 
 def compare(lines: dict[str, list[float]], dropout: float) -> str:
-    """How far apart two curves are, in words."""
+    """Describe the difference between two curves."""
     ours, theirs = lines[OURS], lines[TEXTBOOK]
-    apart = [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
-    tenth = max(1, len(apart) // 10)
+    difference = [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
+    tenth = max(1, len(difference) // 10)
     ends = (statistics.mean(line[-tenth:]) for line in (ours, theirs))
     return (
-        f"dropout {dropout}: largest difference {max(apart[:tenth]):.1e} nats over the first {tenth} steps, "
-        f"{max(apart):.1e} over all {len(apart)}; mean of the last {tenth}: "
+        f"dropout {dropout}: largest difference {max(difference[:tenth]):.1e} nats over the first {tenth} steps, "
+        f"{max(difference):.1e} over all {len(difference)}; mean of the last {tenth}: "
         + ", ".join(f"{name} {end:.4f}" for name, end in zip(lines, ends, strict=True))
     )
 
 
 def draw_curves(folder: Path, steps: int) -> None:
-    """Both pairs of curves, saved for a picture."""
+    """Both pairs of curves, saved for a plot."""
     file = write_batches(folder / "batches.npz", stream(folder, TOKENS["tiny"], steps))
     found = {}
     for dropout in (0.0, 0.1):
@@ -227,7 +227,7 @@ def draw_curves(folder: Path, steps: int) -> None:
 
 
 def draw_tables(folder: Path, sizes: Iterable[str], allocators: Iterable[str], repeats: int, count: int) -> None:
-    """One table for each size and allocator; what is measured is saved at once, beside what was measured before."""
+    """One table for each size and allocator; each result is saved at once, with earlier results."""
     runs = {(run["size"], run["allocator"]): run for run in rig.saved("training").get("runs", [])}
     for size in sizes:
         found = typical(stream(folder, TOKENS[size], 100), count or COUNTS[size])

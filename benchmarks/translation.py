@@ -1,9 +1,9 @@
-"""How fast does regard translate, beside CTranslate2 and Hugging Face's `generate`?  One table per question, and JSON.
+"""How fast does regard translate, compared with CTranslate2 and Hugging Face's `generate`?  One table per question, and JSON.
 
 The sentences are the English ones of Multi30k test_2016_flickr; the model is a small one (dim 256, 3 + 3 layers, vocabulary
-10,000), trained here if it is not there yet.  All sides have the very same weights and get the same tokens, encoded before
-the clock starts; sentences whose translation comes to no end are left out.  No side computes scores of greedy answers.
-Each runs at its best settings, found by a sweep before each question.  Then they take turns.
+10,000), trained first if needed.  All sides have the same weights and the same tokens, encoded before timing starts; sentences
+whose translation does not end are excluded.  No side computes scores in greedy search.  Each runs at its best settings,
+found by a sweep before each question.  The timed repeats are interleaved.
 
     python benchmarks/translation.py --repeats 5
 """
@@ -22,17 +22,15 @@ from typing import Any
 import rig
 import torch
 from peers import to_marian
-from rich.console import Console
-from rich.table import Table
 from rig import Peer, Spread, Worker, say
 from torch import Tensor
+from translation_report import compare_outputs, show
 
 import regard
 from regard.data.text.batches import pad
 from regard.data.text.splits import find_split
 from regard.data.text.tokenizer import BOS, EOS
 from regard.decode import search
-from regard.tasks.metrics import translation_scores
 
 RUN = Path("runs/bench-small")
 TRAIN = ["multi30k", "model=small", "model.norm=post", "model.dropout=0.2", "data.vocab=10000", "train.lr=2e-3",
@@ -55,7 +53,7 @@ ALONE_LIMIT = Peer("memory bandwidth", "bandwidth.py")
 
 @dataclass(frozen=True)
 class Question:
-    """One table: a search, a precision, and whether sentences come together or alone."""
+    """One table: a search, a precision, and whether sentences are batched."""
 
     beam: int
     precision: str
@@ -79,7 +77,7 @@ QUESTIONS = [
 
 
 def stages(side: str, alone: bool) -> list[list[dict[str, Any]]]:
-    """What to try: each stage builds on the best of the one before."""
+    """Settings to try; each stage starts from the best of the previous one."""
     cores = rig.threads()
     if side == "regard":
         return [[{}]] if alone else [[{"batch": size} for size in (64, 128, 256)]]
@@ -95,18 +93,18 @@ def stages(side: str, alone: bool) -> list[list[dict[str, Any]]]:
 
 @dataclass(frozen=True)
 class Task:
-    """What is translated, and by what sizes the work is counted."""
+    """The sentences, and how much work they are."""
 
     texts: list[str]
     references: list[str]
     sources: list[list[int]]
-    limits: list[int]  # the most tokens each translation may have; CTranslate2 takes the largest for all
+    limits: list[int]  # maximum length of each translation; CTranslate2 uses the largest for all
     translator: Any
 
     def flops(self, answers: list[list[int]], width: int) -> float:
         """Floating-point operations of the matrix products that the sentences need, without padding.
 
-        Ends are counted; each of `width` beams takes all steps of the best answer.
+        End tokens are counted; each of `width` beams takes all steps of the best hypothesis.
         """
         c = self.translator.model.config
         mlp, total = 2 * c.dim * c.mlp_ratio * c.dim, 0.0
@@ -125,7 +123,7 @@ class Task:
         return c.depth * (6 * c.dim**2 + mlp), c.depth * (6 * c.dim**2 + mlp) + c.dim * c.vocab
 
     def gbytes(self, answers: list[list[int]], precision: str) -> float:
-        """Weights read for these answers, each sentence alone."""
+        """Gigabytes of weights read for these translations, one sentence at a time."""
         once, step = self.floats()
         size = 1 if precision == "int8" else 4
         return sum(once + step * (len(answer) + 1) for answer in answers) * size / 1e9
@@ -133,7 +131,7 @@ class Task:
 
 @dataclass
 class Chosen:
-    """A side at its best, or why it is not measured."""
+    """A side at its best settings, or the reason why it is not measured."""
 
     worker: Worker | None = None
     settings: dict[str, Any] = field(default_factory=dict)
@@ -147,7 +145,7 @@ class Chosen:
 
 
 def main() -> None:
-    """Ask all questions, print the tables, save the figures."""
+    """Measure all questions, print the tables, save the results."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--run", type=Path, default=RUN, help="a run folder; trained first if it is not there")
     options.add_argument("--repeats", type=int, default=5)
@@ -170,12 +168,12 @@ def main() -> None:
         for worker in (*workers, *limits.values()):
             worker.stop()
     missing |= without
-    agreement = agree(task, found, slow)
+    agreement = compare_outputs(task.translator.tokenizer, task.references, found, slow)
     show(found, agreement, scale, asked.repeats)
     for name, reason in missing.items():
         print(f"{name} is not measured: {reason}")
-    for one in found:
-        one.pop("answers")
+    for question in found:
+        question.pop("answers")
     settings = {"sentences": len(task.texts), "of": asked.sentences, "alone": min(ALONE, len(task.texts)),
                 "repeats": asked.repeats, "split": SPLIT, "run": asked.run.name,
                 "trained as": tomllib.loads((asked.run / "run.toml").read_text()),
@@ -186,11 +184,10 @@ def main() -> None:
 
 
 def train(folder: Path) -> None:
-    """Train the model, or go on where training stopped; a finished run has its README."""
+    """Train the model, or resume; a finished run has a README."""
     if (folder / "README.md").exists() or (folder != RUN and (folder / "model.safetensors").exists()):
         return
-    inherit_from_init = (folder / "run.toml").exists()
-    changes = ["multi30k", "--resume"] if inherit_from_init else TRAIN
+    changes = ["multi30k", "--resume"] if (folder / "run.toml").exists() else TRAIN
     say(f"training {folder} first")
     subprocess.run([sys.executable, "-m", "regard", "train", *changes, "--out", str(folder)], check=True)
 
@@ -205,14 +202,14 @@ def gather(run: Path, count: int) -> Task:
 
 
 def keep_ended(task: Task) -> tuple[Task, dict[int, list[list[int]]]]:
-    """The sentences whose translations come to an end, with those of the slow path by beam.
+    """The sentences whose translations end, and the translations of the slow path by beam.
 
-    The others repeat themselves up to any limit, and limits differ: regard has one for each sentence, transformers for each
-    batch, CTranslate2 for each call.
+    The others repeat up to any limit, and limits differ: regard has one per sentence, transformers per batch, CTranslate2
+    per call.
     """
     slow = {beam: translate_slowly(task, beam) for beam in (1, 5)}
     kept = [row for row, most in enumerate(task.limits) if all(len(answers[row]) < most for answers in slow.values())]
-    say(f"{len(task.limits) - len(kept)} sentences without an end are left out")
+    say(f"{len(task.limits) - len(kept)} sentences do not end and are excluded")
     texts, references, sources, limits = (
         [of_one[row] for row in kept] for of_one in (task.texts, task.references, task.sources, task.limits)
     )
@@ -222,7 +219,7 @@ def keep_ended(task: Task) -> tuple[Task, dict[int, list[list[int]]]]:
 
 
 def start_limits(task: Task) -> tuple[dict[bool, Worker], dict[str, str]]:
-    """The workers that measure what the machine can do: for sentences together (False) and alone (True)."""
+    """The workers that measure the machine's limit: for batches (False) and for single sentences (True)."""
     _, step = task.floats()
     floats = {"floats": step, "width": task.translator.model.config.dim}
     ready, missing = {}, {}
@@ -234,7 +231,7 @@ def start_limits(task: Task) -> tuple[dict[bool, Worker], dict[str, str]]:
 
 
 def measure(question: Question, task: Task, workers: list[Worker], limits: dict[bool, Worker], repeats: int) -> Any:
-    """All sides in turn, each at its best; → what the table says of each, and the answers."""
+    """Measure all sides in turn, each at its best settings; return the rows of the table and the translations."""
     say(question.name)
     rows = min(ALONE, len(task.texts)) if question.alone else len(task.texts)
     chosen = {side: sweep(side, mine, question, rows) for side, mine in by_side(workers).items()}
@@ -245,7 +242,7 @@ def measure(question: Question, task: Task, workers: list[Worker], limits: dict[
     limit = [limits[question.alone]] if question.alone in limits else []
     found = rig.interleave([*ready.values(), *limit], repeats, "repeat")
     answers = {side: worker.ask("answers") for side, worker in ready.items()}
-    needed = next(iter(answers.values()))  # the work is counted for one side's answers: the first's
+    needed = next(iter(answers.values()))  # the work is counted for the first side's translations
     work = task.gbytes(needed, question.precision) if question.alone else task.flops(needed, question.beam) / 1e9
     most = [one["per_s"] / 1e9 for worker in limit for one in found[worker.name]]
     seconds = {side: [one["seconds"] for one in found[worker.name]] for side, worker in ready.items()}
@@ -267,7 +264,7 @@ def measure(question: Question, task: Task, workers: list[Worker], limits: dict[
 
 
 def by_side(workers: Iterable[Worker]) -> dict[str, list[Worker]]:
-    """CTranslate2 has several workers, for settings that are fixed when it starts."""
+    """Group workers by side: CTranslate2 has several, as some settings are fixed at start."""
     found: dict[str, list[Worker]] = {}
     for worker in workers:
         found.setdefault(worker.name.partition(",")[0], []).append(worker)
@@ -275,7 +272,7 @@ def by_side(workers: Iterable[Worker]) -> dict[str, list[Worker]]:
 
 
 def cost(seconds: list[float], question: Question) -> float:
-    """What is compared: the median sentence if each is alone, else the time of all."""
+    """The cost to compare: the median sentence if translated one at a time, else the total time."""
     return statistics.median(seconds) if question.alone else sum(seconds)
 
 
@@ -289,7 +286,7 @@ def part(times: list[list[float]], percent: int) -> Spread:
 
 
 def sweep(side: str, workers: list[Worker], question: Question, rows: int) -> Chosen:
-    """The best of all settings, by the best of some runs of each, taken in turn; what stands alone is not tried."""
+    """Find the best settings, by the fastest of several runs each; a single candidate is not timed."""
     best, steps = Chosen(), stages(side, question.alone)
     what = {"beam": question.beam, "precision": question.precision, "alone": question.alone}
     some = min(rows, TRIED)
@@ -332,7 +329,7 @@ def grow(task: Task, workers: list[Worker], most: int = 512) -> list[dict[str, f
 
 
 class SlowPath:
-    """The model without cache or fused kernel: every step reads all tokens so far anew, by the explicit formula."""
+    """The model without cache or fused kernel: each step recomputes all tokens with explicit attention."""
 
     def __init__(self, model: Any):
         self.model = model
@@ -343,14 +340,14 @@ class SlowPath:
 
     def step(self, token: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Logits (B, V) after one more token (B,)."""
-        source, said = state[0], torch.cat((state[1], token[:, None]), 1)
-        with regard.watch(self.model):  # whoever watches needs the weights, which the fused kernel never has
-            features = self.model.features(source, said)
-        return self.model.output(features[:, -1]), (source, said)
+        source, target = state[0], torch.cat((state[1], token[:, None]), 1)
+        with regard.watch(self.model):  # watching needs the attention weights, so the fused kernel is not used
+            features = self.model.features(source, target)
+        return self.model.output(features[:, -1]), (source, target)
 
 
 def translate_slowly(task: Task, beam: int) -> list[list[int]]:
-    """The answers by the slow path."""
+    """Translate with the slow path."""
     say(f"beam {beam} by the slow path")
     model, found = SlowPath(task.translator.model), {}
     order = sorted(range(len(task.sources)), key=lambda row: len(task.sources[row]))
@@ -361,65 +358,11 @@ def translate_slowly(task: Task, beam: int) -> list[list[int]]:
         )
         how: dict[str, Any] = {"bos": BOS, "eos": EOS}
         if beam == 1:
-            answers = [[one] for one in search.greedy(model, source, limits, **how)]
+            answers = [[best] for best in search.greedy(model, source, limits, **how)]
         else:
             answers = search.beam(model, source, limits, width=beam, **how)
         found |= {row: best.tokens for row, (best, *_) in zip(rows, answers, strict=True)}
     return [found[row] for row in range(len(order))]
-
-
-def agree(task: Task, found: list[Any], slow: dict[int, list[list[int]]]) -> list[dict[str, Any]]:
-    """BLEU of each side's answers, and how many are token for token those of regard's slow path."""
-    rows = []
-    for one in found:
-        for side, answers in one["answers"].items():
-            texts = [task.translator.tokenizer.decode(ids) for ids in answers]
-            references = [[reference] for reference in task.references[: len(texts)]]
-            bleu = translation_scores(texts, references, tokenized=False)[0]
-            same = sum(ids == wanted for ids, wanted in zip(answers, slow[one["beam"]], strict=False))
-            rows.append({"side": side, "question": one["name"], "BLEU": bleu.value, "signature": bleu.signature,
-                         "same as the slow path": same, "sentences": len(answers)})  # fmt: skip
-    return rows
-
-
-def show(found: list[Any], agreement: list[dict[str, Any]], scale: list[Any], repeats: int) -> None:
-    """One table per question."""
-    console = Console(width=150)
-    for one in found:
-        console.print(speed_table(one, repeats))
-        for side, reason in one["left out"].items():
-            console.print(f"{side} is left out: {reason}", soft_wrap=True, markup=False)
-    same = Table("", "question", "BLEU", "token for token as regard's slow path", title="The answers")
-    for row in agreement:
-        like = f"{row['same as the slow path']:,} of {row['sentences']:,}"
-        same.add_row(row["side"], row["question"], f"{row['BLEU']:.2f}", like)
-    console.print(same)
-    batches = sorted({row["batch"] for row in scale})
-    titled = "regard by batch and beam, float32, measured once"
-    grid = Table("sentences/s", *(f"batch {batch}" for batch in batches), title=titled)
-    for beam in sorted({row["beam"] for row in scale}):
-        grid.add_row(f"beam {beam}", *(f"{row['sentences/s']:,.1f}" for row in scale if row["beam"] == beam))
-    console.print(grid)
-
-
-def speed_table(one: Any, repeats: int) -> Table:
-    """Median and range of each side, the ratio, and what share of the machine's limit it uses."""
-    unit = "GB/s" if one["alone"] else "GFLOP/s of float32"
-    bound = f"limit {one['limit'].median:,.0f} {unit}" if one["limit"] else "limit not measured"
-    measured = ["p50 ms", "p95 ms"] if one["alone"] else ["sentences/s"]
-    titled = f"{one['name']}; {one.get('rows', 0):,} sentences, {repeats} repeats; {bound}"
-    table = Table("", "settings", *measured, "regard is × as fast", "of the limit", title=titled)
-    for side, cells in one["sides"].items():
-        form = ",.2f" if one["alone"] else ",.1f"
-        faster, share = cells["regard is faster by"], cells["of the limit"]
-        table.add_row(
-            side,
-            cells["settings"],
-            *(cells[key].text(form) for key in measured),
-            faster.text(".2f") if faster and side != "regard" else "–",
-            f"{share.median:.1%}" if share else "–",
-        )
-    return table
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How fast does an image classifier see with regard, beside Hugging Face on the same weights?  One table, and JSON.
+"""How fast is an image classifier with regard, compared with Hugging Face on the same weights?  One table, and JSON.
 
-ViT-B/16, Swin-T, Swin-V2-T and ResNet-50 with random weights; both sides open the same folder, in float32, with a thread for
-each core, and read the same images, one and eight at a time.  Their logits are compared before the clock starts.
+ViT-B/16, Swin-T, Swin-V2-T and ResNet-50 with random weights; both sides load the same folder, in float32, with one thread per
+core, and classify the same images, in batches of one and eight.  Their logits are compared before timing starts.
 
     python benchmarks/vision_speed.py --repeats 7
 """
@@ -29,7 +29,7 @@ PEERS = (Peer(OURS, "ours_vision.py"), Peer(THEIRS, "hf_vision.py", "hf.txt"))
 
 
 def main() -> None:
-    """Take turns, model by model, print the table, save the figures."""
+    """Measure model by model, print the table, save the results."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--repeats", type=int, default=7)
     options.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def write_model(name: str) -> Path:
-    """Write a model of random weights into the cache, unless it is there, as Hugging Face has it; → the folder."""
+    """Export a model with random weights into the cache, if it is not there; return the folder."""
     cache, (family, config) = rig.HERE / ".cache", preset(name)
     key = hashlib.sha256(repr((config, SEED)).encode()).hexdigest()[:12]
     folder = cache / f"{name}-{key}"
@@ -65,7 +65,7 @@ def write_model(name: str) -> Path:
         torch.manual_seed(SEED)
         model = FAMILIES[family].build(config)
         with torch.no_grad():
-            for p in model.parameters():  # what starts at zero would hide a difference
+            for p in model.parameters():  # parameters initialized to zero would hide a difference
                 p.add_(0.02 * torch.randn_like(p))
         part = cache / f"{folder.name}.{os.getpid()}.part"
         export_model(family, config, model, part)
@@ -75,16 +75,21 @@ def write_model(name: str) -> Path:
 
 
 def measure(name: str, batch: int, ready: list[rig.Worker], repeats: int) -> dict[str, Any]:
-    """Pictures a second of each side, and their ratio; both must see the same."""
-    seen = [torch.tensor(worker.ask("logits", batch=batch)) for worker in ready]
-    spread = float(seen[0].std()) if seen else 0.0
-    if len(seen) == len(PEERS) and (apart := float((seen[0] - seen[1]).abs().max())) > CLOSE * spread:
-        raise RuntimeError(f"{name}: the sides differ by {apart:.2g}; their speed cannot be compared")
+    """Images per second of each side, and their ratio; both must give the same logits."""
+    logits = [torch.tensor(worker.ask("logits", batch=batch)) for worker in ready]
+    spread = float(logits[0].std()) if logits else 0.0
+    if len(logits) == len(PEERS) and (difference := float((logits[0] - logits[1]).abs().max())) > CLOSE * spread:
+        raise RuntimeError(f"{name}: the sides differ by {difference:.2g}; their speed cannot be compared")
     say(f"{name}, {batch} at a time")
     found = rig.interleave(ready, repeats, "repeat", batch=batch, rounds=max(1, 4 // batch))
     speeds = {side: [batch / seconds for seconds in times] for side, times in found.items()}
     ratio = rig.ratio(speeds[OURS], speeds[THEIRS]) if speeds.keys() >= {OURS, THEIRS} else None
-    return {"model": name, "batch": batch, "ratio": ratio, **{side: Spread.of(some) for side, some in speeds.items()}}
+    return {
+        "model": name,
+        "batch": batch,
+        "ratio": ratio,
+        **{side: Spread.of(values) for side, values in speeds.items()},
+    }
 
 
 def show(rows: list[dict[str, Any]], repeats: int) -> None:

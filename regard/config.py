@@ -66,9 +66,7 @@ class TrainConfig:
     batch_tokens: int = 4096  # largest batch of text: tokens of its longer side, padding included
     batch_size: int = 128  # images of a batch
     accumulate: int = 1  # batches per step
-    optimizer: Literal["adam", "adafactor"] = (
-        "adam"  # adafactor's lr is relative to the size of the weights, about 0.03
-    )
+    optimizer: Literal["adam", "adafactor"] = "adam"  # adafactor's lr is relative to the size of the weights, about 0.03
     lr: float = 1e-3  # peak, reached after warm-up
     warmup: int = 1000  # steps
     schedule: Literal["inverse", "cosine"] = "inverse"  # after warm-up: 1/√step, or a cosine down to a tenth
@@ -187,9 +185,7 @@ def _change(tables: Tables, change: str, families: Mapping[str, Family]) -> None
     key, equals, text = change.partition("=")
     table, dot, name = key.partition(".")
     if not equals or (not dot and key not in ("model", *TOP_LEVEL)):
-        full = [
-            f"{table}.{key}" for table, kind in (("train", TrainConfig), ("decode", DecodeConfig)) if hasattr(kind, key)
-        ]
+        full = [f"{table}.{key}" for table, kind in (("train", TrainConfig), ("decode", DecodeConfig)) if hasattr(kind, key)]
         full = full or [f"{table}.{key}" for table in ("data", "model") if key in tables.get(table, ())]
         meant = f"; did you mean {full[0]}?" if full and equals else ", such as train.steps=2000"
         raise ValueError(f"{change!r} is not of the form table.key=value{meant}")
@@ -232,9 +228,7 @@ def tasks_of(family: Family, tasks: Mapping[str, Learns]) -> list[str]:
     return [name for name, task in tasks.items() if family.kind in task.kinds]
 
 
-def build_run(
-    name: str, tables: Tables, families: Mapping[str, Family], tasks: Mapping[str, Learns], base: Any = None
-) -> Run:
+def build_run(name: str, tables: Tables, families: Mapping[str, Family], tasks: Mapping[str, Learns], base: Any = None) -> Run:
     """Check the tables of a TOML file and make one frozen object of them; `base` is a model config to start from."""
     for table in tables:
         if table not in (*TABLES, *TOP_LEVEL):
@@ -253,9 +247,7 @@ def build_run(
     default = "base" if "base" in family.sizes else next(iter(family.sizes))
     size = str(model.pop("size", default)).removeprefix(f"{family_name}-")
     if size not in family.sizes:
-        raise ValueError(
-            f"unknown model.size {size!r}{nearest(size, family.sizes)}; sizes are {', '.join(family.sizes)}"
-        )
+        raise ValueError(f"unknown model.size {size!r}{nearest(size, family.sizes)}; sizes are {', '.join(family.sizes)}")
     learnt = tasks_of(family, tasks)
     task = str(tables.get("task", learnt[0]))
     if task not in learnt:
@@ -273,9 +265,7 @@ def build_run(
         task=task,
         init=str(tables.get("init", "")),
         untrained=tuple(untrained),
-        model=build(
-            "model", family.config, model, {f.name: getattr(base, f.name) for f in dataclasses.fields(family.config)}
-        ),
+        model=build("model", family.config, model, {f.name: getattr(base, f.name) for f in dataclasses.fields(family.config)}),
         data=build("data", tasks[task].data, tables.get("data", {})),
         train=build("train", TrainConfig, tables.get("train", {})),
         decode=build("decode", DecodeConfig, tables.get("decode", {})),

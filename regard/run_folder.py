@@ -19,7 +19,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from regard.config import nearest
 from regard.data.files import write_atomic
@@ -32,30 +31,17 @@ FILES = ("run.toml", "config.json", "model.safetensors", "labels.txt", "README.m
 PARTS = {".lock", ".tokenizer.part"}  # present before a training has begun
 
 
-class Checkpoint(NamedTuple):
-    """The files of one checkpoint."""
+class Checkpoint:
+    """The files of one checkpoint: weights, optimizer state, and the training state with the checksums of all three."""
 
-    path: Path
+    def __init__(self, path: Path):
+        self.path, self.weights, self.optimizer = path, path / "model.safetensors", path / "optimizer.safetensors"
+        self.state = path / "state.json"
 
     @property
     def step(self) -> int:
-        """The step after which it was written."""
+        """The training step after which it was written."""
         return int(self.path.name.removeprefix("step-"))
-
-    @property
-    def weights(self) -> Path:
-        """The model's tensors."""
-        return self.path / "model.safetensors"
-
-    @property
-    def optimizer(self) -> Path:
-        """The optimizer's moments and the state of the random generators."""
-        return self.path / "optimizer.safetensors"
-
-    @property
-    def state(self) -> Path:
-        """The training state, with the checksums of all three."""
-        return self.path / "state.json"
 
 
 class RunFolder:
@@ -79,21 +65,19 @@ class RunFolder:
         """Names of the run folders beside this one."""
         return [file.parent.name for file in self.path.parent.glob(f"*/{self.run.name}")]
 
-    def describe(self, family: str, config: Mapping[str, object], version: str) -> None:
+    def write_description(self, family: str, config: Mapping[str, object], version: str) -> None:
         """Write config.json."""
         about = dict(zip(DESCRIPTION, (f"regard-{family}", version, FORMAT), strict=True))
         write_atomic(self.config, json.dumps({**about, **config}, indent=1).encode())
 
-    def description(self) -> tuple[str, dict[str, object]]:
+    def read_description(self) -> tuple[str, dict[str, object]]:
         """Read config.json: the model's family and the keys of its config."""
         file, wrong = self.config, "train again, or restore the file"
         try:
             about = json.loads(file.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             near = nearest(self.path.name, self.neighbours)
-            raise ValueError(
-                f"{self.path} is not a run folder: it has no {file.name}{near}; `regard train` makes one"
-            ) from None
+            raise ValueError(f"{self.path} is not a run folder: it has no {file.name}{near}; `regard train` makes one") from None
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{file} is damaged ({error}); {wrong}") from None
         if not isinstance(about, dict):
@@ -187,12 +171,8 @@ class RunFolder:
         home = self.path.resolve()
         for file in inside:
             if file.is_symlink() and not file.resolve().is_relative_to(home):
-                where = (
-                    "; for checkpoints on another disk use train.checkpoints=FOLDER" if file == self.checkpoints else ""
-                )
-                raise ValueError(
-                    f"{file} is a link that leads out of the run folder, to {file.resolve()}; remove it{where}"
-                )
+                where = "; for checkpoints on another disk use train.checkpoints=FOLDER" if file == self.checkpoints else ""
+                raise ValueError(f"{file} is a link that leads out of the run folder, to {file.resolve()}; remove it{where}")
 
 
 def _remove_folder(folder: Path) -> None:

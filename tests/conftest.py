@@ -19,21 +19,12 @@ from regard.cli import main
 hypothesis.settings.register_profile("regard", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("regard")
 
-FIRST = (
-    "test_readme",
-    "test_resume",
-    "test_parallel",
-)  # the longest, so that no worker is left alone with one at the end
-TOGETHER = ("test_resume", "test_parallel", "test_marian")  # each has a fixture that takes longer than its tests
+FIRST = ("test_readme", "test_cost", "test_resume", "test_parallel")  # the longest: none is left for the end
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests and group them for the workers of `pytest -n 2 --dist loadgroup`."""
+    """Start the longest files first: `pytest -n 2 --dist loadfile` gives each worker a file at a time, in this order."""
     items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))
-    for item in items:
-        if item.path.stem in TOGETHER:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 class Result(NamedTuple):

@@ -67,7 +67,7 @@ def test_an_image_classifier_refuses_the_verbs_of_text(regard, trained):
 
 def test_score_takes_a_folder_and_refuses_a_missing_one(regard, trained, photos):
     result = regard("score", trained, "--on", photos)
-    assert "of 10 images" in result.out
+    assert "(of 10 images)" in result.out
     assert regard("score", trained, "--on", "nowhere").err.startswith("regard: no folder nowhere")
 
 

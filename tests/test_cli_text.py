@@ -265,7 +265,8 @@ def test_a_run_without_its_labels_is_refused(regard, text_runs, tmp_path):
 def test_a_resumed_run_keeps_its_task_and_its_initialization(regard, text_runs, tmp_path):
     shutil.copytree(text_runs / "classes", tmp_path / "run")
     how = ("train", "sst2", "--out", tmp_path / "run", "--resume")
-    assert_refused(regard(*how, "init=elsewhere"), "--resume may change train and decode keys only")
+    shutil.copytree(text_runs / "bert", tmp_path / "elsewhere")
+    assert_refused(regard(*how, f"init={tmp_path}/elsewhere"), "--resume may change train and decode keys only")
     assert_refused(regard(*how, "task=masked_lm"), "--resume may change train and decode keys only")
 
 

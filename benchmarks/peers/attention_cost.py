@@ -1,6 +1,6 @@
-"""What one layer of causal self-attention costs in training, forward and backward: seconds, and the most bytes held.
+"""The cost of one layer of causal self-attention in training, forward and backward: seconds, and peak memory.
 
-Two ways to the same numbers: `fused` is what training does, `explicit` what a model does while its weights are looked at.
+Two paths with the same result: `fused` is used in training, `explicit` when attention weights are inspected.
 Shapes: H heads, T tokens, E width of one head.
 """
 
@@ -13,8 +13,8 @@ from worker import peak_memory, resident_memory, serve, timed
 from regard.layers.attention import attend
 
 HEADS, WIDTH = 4, 64
-WARM = 64  # tokens of a first pass, which starts the threads and makes their buffers
-LEAST = 0.3  # seconds; what is quicker is done several times
+WARM = 64  # tokens of a warm-up pass, which starts threads and allocates their buffers
+LEAST = 0.3  # seconds; a quicker pass is repeated
 
 
 def make(length: int) -> list[Tensor]:
@@ -23,16 +23,16 @@ def make(length: int) -> list[Tensor]:
 
 
 def learn(qkv: list[Tensor], path: str) -> tuple[Tensor, ...]:
-    """Forward and backward; → the gradients of queries, keys and values."""
+    """Forward and backward; return the gradients of queries, keys and values."""
     mixed, _ = attend(*qkv, causal=True, need_weights=path == "explicit")
     return torch.autograd.grad(mixed, qkv, torch.ones_like(mixed))
 
 
 def memory(path: str, length: int) -> dict[str, int]:
-    """The most bytes held at once, inputs and gradients counted.
+    """Peak memory in bytes, with inputs and gradients.
 
-    The peak is set back before, so that one process can be asked for many lengths.  What was freed has to leave the
-    process for that: `scale.py` starts this worker with MALLOC_MMAP_THRESHOLD_.
+    The peak is reset first, so that one process can measure many lengths.  Freed memory must leave the process for that:
+    `scale.py` starts this worker with MALLOC_MMAP_THRESHOLD_.
     """
     learn(make(WARM), path)
     before = resident_memory()
@@ -42,7 +42,7 @@ def memory(path: str, length: int) -> dict[str, int]:
 
 
 def time(path: str, length: int) -> dict[str, float]:
-    """Seconds of one pass, the mean of as many as take a moment."""
+    """Seconds of one pass, the mean of several."""
     qkv, spent, passes = make(length), 0.0, 0
     while spent < LEAST:
         seconds, _ = timed(lambda: learn(qkv, path))

@@ -1,4 +1,4 @@
-"""How fast can weights be read?  The limit of a search on one sentence, where a step uses each weight once."""
+"""The limit of decoding one sentence: how fast weights can be read, as each step uses each weight once."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ held: dict[str, Any] = {}
 
 
 def prepare(floats: int, width: int) -> None:
-    """A float32 matrix of about so many numbers, as wide as the model."""
+    """A float32 matrix of about `floats` elements, as wide as the model."""
     held["matrix"], held["vector"] = torch.randn(floats // width, width), torch.randn(width)
     held["out"] = torch.empty(floats // width)
 
 
 def repeat() -> dict[str, float]:
-    """Multiply it with a vector, by all threads, the fastest of some."""
+    """Multiply it with a vector, with all threads, the fastest of several."""
     once = lambda: torch.mv(held["matrix"], held["vector"], out=held["out"])  # noqa: E731
     return {"per_s": held["matrix"].nbytes / min(timed(once)[0] for _ in range(TIMES))}
 

@@ -47,7 +47,7 @@ def convert(marian: Path, folder: Path) -> None:
 
 
 def fill(spec: Any, config: dict[str, Any], weights: dict[str, Any]) -> None:
-    """Put each weight in its place."""
+    """Assign each weight."""
     table = positions(config["max_position_embeddings"], config["d_model"])
     for name, side in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         side.scale_embeddings = math.sqrt(config["d_model"])
@@ -107,16 +107,16 @@ class Side:
         """The converted model must be the same function as regard's."""
         translator = ctranslate2.Translator(str(self.folder), compute_type="float32", intra_threads=1)
         for source, target, logits in zip(probe["source"], probe["target"], probe["logits"], strict=True):
-            said, after = [int(i) for i in target[target != 0]][1:], logits[target != 0].astype(np.float64)
-            wanted = (after - np.log(np.exp(after).sum(1, keepdims=True)))[range(len(said) + 1), [*said, 2]]
-            words = [[self.tokens[i] for i in ids] for ids in (source[source != 0], said)]
+            output, after = [int(i) for i in target[target != 0]][1:], logits[target != 0].astype(np.float64)
+            wanted = (after - np.log(np.exp(after).sum(1, keepdims=True)))[range(len(output) + 1), [*output, 2]]
+            words = [[self.tokens[i] for i in ids] for ids in (source[source != 0], output)]
             [found] = translator.score_batch([words[0]], [words[1]])
             off = np.abs(np.array(found.log_probs) - wanted).max()
             if off > CLOSE:
                 raise RuntimeError(f"a log-probability is {off:.1e} off regard's; more than {CLOSE} is no rounding")
 
     def choose(self, beam: int, precision: str, rows: int, alone: bool, settings: dict[str, Any]) -> str:
-        """What the next repeats do; → why it cannot be done, if so."""
+        """Set what the next repeats do; return the reason if it is impossible."""
         wanted = {"compute_type": precision, **{key: settings.pop(key) for key in ("inter_threads", "intra_threads")}}
         if wanted != self.opened:
             self.translator, self.opened = ctranslate2.Translator(str(self.folder), **wanted), wanted
@@ -130,7 +130,7 @@ class Side:
         return ""
 
     def translate(self, rows: list[int]) -> list[Any]:
-        most = max(self.limits[row] for row in rows)  # it knows one limit for all sentences of a call
+        most = max(self.limits[row] for row in rows)  # one limit for all sentences of a call
         return self.translator.translate_batch(
             [self.sources[row] for row in rows], max_decoding_length=most, **self.how
         )
@@ -142,8 +142,8 @@ class Side:
 
     def answers(self) -> list[list[int]]:
         """The tokens that the last repeat found, without start and end."""
-        number = {token: i for i, token in enumerate(self.tokens)}
-        return [[number[token] for token in found.hypotheses[0]] for group in self.found for found in group]
+        ids = {token: i for i, token in enumerate(self.tokens)}
+        return [[ids[token] for token in found.hypotheses[0]] for group in self.found for found in group]
 
     def versions(self) -> dict[str, str]:
         """Of the libraries that decide the speed."""

@@ -1,6 +1,6 @@
 """CTranslate2's side of generate_speed.py: `generate_batch` of a GPT-2, the prompt read at once.
 
-Its own converter needs transformers and torch; what it does with a GPT-2 is a page, done here with neither.
+Its own converter needs transformers and torch; this one needs neither.
 """
 
 import importlib.metadata
@@ -23,7 +23,7 @@ def convert(theirs: Path, folder: Path) -> None:
     )
     fill(spec.decoder, weights)
     spec.register_vocabulary([str(i) for i in range(config["vocab_size"])])
-    spec.config.unk_token = spec.config.bos_token = spec.config.eos_token = "0"  # there are no words, and no end
+    spec.config.unk_token = spec.config.bos_token = spec.config.eos_token = "0"  # no words, and no end token
     spec.config.layer_norm_epsilon = config["layer_norm_epsilon"]
     spec.validate()
     spec.optimize()
@@ -34,7 +34,7 @@ def convert(theirs: Path, folder: Path) -> None:
 
 
 def fill(spec: Any, weights: dict[str, Any]) -> None:
-    """Put each weight in its place."""
+    """Assign each weight."""
     spec.scale_embeddings = False
     spec.embeddings.weight = spec.projection.weight = weights["transformer.wte.weight"]
     spec.position_encodings.encodings = weights["transformer.wpe.weight"]
@@ -50,7 +50,10 @@ def fill(spec: Any, weights: dict[str, Any]) -> None:
 
 
 def linear(spec: Any, weights: dict[str, Any], name: str) -> None:
-    spec.weight, spec.bias = weights[f"{name}.weight"].T, weights[f"{name}.bias"]  # GPT-2 keeps its matrices turned
+    spec.weight, spec.bias = (
+        weights[f"{name}.weight"].T,
+        weights[f"{name}.bias"],
+    )  # GPT-2 stores its matrices transposed
 
 
 def norm(spec: Any, weights: dict[str, Any], name: str) -> None:
@@ -61,7 +64,7 @@ class Side:
     """What the requests ask of CTranslate2."""
 
     def prepare(self, folder: str, precision: str, prompt: list[int], tokens: int) -> None:
-        """Convert if need be, and turn numbers into its token strings."""
+        """Convert if need be, and convert ids to its token strings."""
         version = importlib.metadata.version("ctranslate2")
         self.folder = Path(folder).with_name(f"{Path(folder).name}-ct2-{version}")
         if not self.folder.exists():
@@ -78,7 +81,7 @@ class Side:
             self.write()
 
     def write(self) -> list[int]:
-        """As many tokens as asked, without an end."""
+        """Generate the requested number of tokens, without an end token."""
         [found] = self.generator.generate_batch(
             [self.prompt], max_length=self.tokens, end_token=[], include_prompt_in_result=False
         )

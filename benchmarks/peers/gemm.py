@@ -1,4 +1,4 @@
-"""The machine's limit: float32 products of two 2048 × 2048 matrices with all threads, the fastest of some."""
+"""The machine's limit: float32 products of two 2048 × 2048 matrices with all threads, the fastest of several."""
 
 import torch
 from worker import serve, timed

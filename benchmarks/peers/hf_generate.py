@@ -14,7 +14,7 @@ CLOSE = 1e-4  # two logits this near are equal but for rounding
 
 
 def pad(sentences: list[list[int]]) -> Tensor:
-    """Sentences of token numbers → one padded tensor (B, S), an end after each."""
+    """Sentences of token ids → one padded tensor (B, S), with end tokens."""
     rows = [torch.tensor([*ids, EOS]) for ids in sentences]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
 
@@ -39,7 +39,7 @@ class Side:
             raise RuntimeError(f"a logit is {off:.1e} off regard's; more than {CLOSE} is no rounding")
 
     def choose(self, beam: int, precision: str, rows: int, alone: bool, settings: dict[str, Any]) -> str:
-        """What the next repeats do; → why it cannot be done, if so."""
+        """Set what the next repeats do; return the reason if it is impossible."""
         if precision != "float32":
             return f"transformers itself has no {precision} for a CPU"
         torch.set_num_threads(settings.get("threads", self.cores))
@@ -68,8 +68,8 @@ class Side:
 
     def answers(self) -> list[list[int]]:
         """The tokens that the last repeat found, without start and end."""
-        said = [row[1:] for group in self.found for batch in group for row in batch.tolist()]
-        placed = dict(zip(self.order, said, strict=True))
+        outputs = [row[1:] for group in self.found for batch in group for row in batch.tolist()]
+        placed = dict(zip(self.order, outputs, strict=True))
         return [ids[: ids.index(EOS)] if EOS in ids else ids for _, ids in sorted(placed.items())]
 
     def versions(self) -> dict[str, str]:

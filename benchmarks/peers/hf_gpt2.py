@@ -22,7 +22,7 @@ class Side:
 
     @torch.inference_mode()
     def write(self) -> list[int]:
-        """As many tokens as asked, without an end."""
+        """Generate the requested number of tokens, without an end token."""
         source = torch.tensor([self.prompt])
         [found] = self.model.generate(source, attention_mask=torch.ones_like(source)).tolist()
         return found[len(self.prompt) :]

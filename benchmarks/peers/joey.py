@@ -82,10 +82,10 @@ def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training
         total, _, _, right = model(return_type="loss", **vars(batch))
         loss = batch.normalize(total, "tokens")
         loss.backward()
-        seen, _ = loss.item(), right.item()
+        value, _ = loss.item(), right.item()
         optimizer.step()
         optimizer.zero_grad()
-        return seen + entropy
+        return value + entropy
 
     about = {"version": joeynmt.__version__, "torch": torch.__version__, "parameters": parameters(model)}
     batches = [to_batch(shape, pair) for pair in pairs]

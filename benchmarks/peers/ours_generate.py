@@ -1,4 +1,4 @@
-"""regard in generate_speed.py: token ids in and out, as in `TextGenerator.stream`, the model prepared as by `regard.load`."""
+"""regard's side of generate_speed.py: tokens in, tokens out, as in `TextGenerator.stream`, on a model from `regard.load`."""
 
 import importlib.metadata
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from worker import serve, timed
 
-from regard.decode.fast import decoder
 from regard.decode.precision import PrecisionProbe
 from regard.decode.search import argmax, stream
 from regard.interop.hf import import_model
@@ -19,17 +18,17 @@ class Side:
     def prepare(self, folder: str, precision: str, prompt: list[int], tokens: int) -> None:
         """Open the model in its precision."""
         self.prompt, self.tokens = prompt, tokens
-        with PrecisionProbe(precision) as probe:
+        with PrecisionProbe(precision) as trial:
             _, _, model = import_model(Path(folder))
-            self.model: Any = probe.passed(model)
+            self.model: Any = trial.passed(model)
 
     def choose(self) -> None:
-        """There is nothing to choose: torch has a thread for each core, as in any use of regard."""
+        """No settings: torch has one thread per core, as always in regard."""
 
     def write(self) -> list[int]:
-        """Exactly the number of tokens asked for, without an end token."""
+        """Generate the requested number of tokens, without an end token."""
         source = torch.tensor([self.prompt])
-        return list(stream(decoder(self.model), source, argmax, bos=source[:, -1], limit=self.tokens))
+        return list(stream(self.model, source, argmax, bos=source[:, -1], limit=self.tokens))
 
     def repeat(self) -> float:
         """Seconds of one text."""

@@ -1,6 +1,6 @@
-"""The training step of `regard train` (regard/train/loop.py), without its log.
+"""regard's training step, as in `regard train` (regard/train/loop.py), without its log.
 
-Pre-norm, fused Adam, the gradient norm checked but not clipped, as in the recipe multi30k; freed memory is kept.
+Pre-norm, fused Adam, the gradient's norm computed but not clipped, as in the recipe multi30k, and freed memory is kept.
 """
 
 import math
@@ -47,7 +47,7 @@ def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training
             group["lr"] = rate
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return float(loss.detach()) / tokens, mean
+        return float(loss) / tokens, mean
 
     batches = [PairBatch(*pair) for pair in pairs]
     about = {"version": VERSION, "torch": torch.__version__, "parameters": parameters(model), "given": "fused Adam"}

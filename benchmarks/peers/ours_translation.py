@@ -1,4 +1,4 @@
-"""regard in translation.py: token ids in and out, as in `Translator.translate`."""
+"""regard's side of translation.py: from token ids to token ids, as in `Translator.translate`."""
 
 import importlib.metadata
 from typing import Any

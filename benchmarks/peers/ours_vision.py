@@ -1,4 +1,4 @@
-"""regard in vision_speed.py: images in, logits out, the model as `regard.load` opens it."""
+"""regard's side of vision_speed.py: images in, logits out, the model as `regard.load` opens it."""
 
 import importlib.metadata
 from pathlib import Path
@@ -20,13 +20,13 @@ class Side:
 
     @torch.inference_mode()
     def logits(self, batch: int) -> list[list[float]]:
-        """Logits of the same images for each peer."""
+        """The logits of images that are the same on each side."""
         images = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
         return self.model(images).tolist()
 
     @torch.inference_mode()
     def repeat(self, batch: int, rounds: int) -> float:
-        """Seconds of one forward pass, the mean of some in a row."""
+        """Seconds of one forward pass, the mean of several in a row."""
         images = torch.randn(batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(batch))
         return timed(lambda: [self.model(images) for _ in range(rounds)])[0] / rounds
 

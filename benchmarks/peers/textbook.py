@@ -9,6 +9,7 @@ Shapes: B batch, S source and T target length, Q queries, K keys, D width, H hea
 """
 
 import math
+import re
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from worker import Training, learn, parameters, serve_training
 
 
 class LayerNorm(nn.Module):
-    """(x - mean) / deviation, stretched and moved."""
+    """(x - mean) / deviation, scaled and shifted."""
 
     def __init__(self, dim: int, eps: float = 1e-5):
         super().__init__()
@@ -137,7 +138,7 @@ class Textbook(nn.Module):
 
 
 class SmoothedLoss(nn.Module):
-    """The divergence from targets that leave ε of the probability to all words alike, section 5.4."""
+    """KL divergence from smoothed targets, section 5.4."""
 
     def __init__(self, vocab: int, pad: int, label_smoothing: float):
         super().__init__()
@@ -158,14 +159,14 @@ class SmoothedLoss(nn.Module):
         return self.divergence(log_p.reshape(-1, self.vocab), targets)
 
 
-def take_weights(model: Textbook, file: str) -> None:
-    """Begin where a model of regard begins; only the names differ, and three matrices that regard holds as one."""
+def load_weights(model: Textbook, file: str) -> None:
+    """Load the weights of a regard model: other names, and regard stores q, k and v as one matrix."""
     found = {}
     for theirs, value in load_file(file).items():
-        name = theirs.replace("around_", "norm_").replace(".norm.", ".")
+        name = re.sub(r"(\w+)_residual\.norm\.", r"norm_\1.", theirs)
         if ".qkv." in name:
             found |= {name.replace("qkv", part): rows for part, rows in zip("qkv", value.chunk(3), strict=True)}
-        elif "norm_" in name or "_end" in name:
+        elif "norm" in name:
             found[name.replace("weight", "gain").replace("bias", "shift")] = value
         elif name == "output.weight":
             found["table.weight"] = value
@@ -177,23 +178,23 @@ def take_weights(model: Textbook, file: str) -> None:
 def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training:
     model, loss_of = Textbook(shape).train(), SmoothedLoss(shape["vocab"], shape["pad"], shape["label_smoothing"])
     adam = torch.optim.Adam(model.parameters(), lr=shape["rate"], betas=(0.9, 0.98), eps=1e-9)
-    seen: list[float] = []  # the loss without smoothing, for `curve`
+    losses: list[float] = []  # without smoothing, for `curve`
 
     def loss(batch: tuple[Tensor, Tensor], watched: bool = False) -> Tensor:
-        said, wanted = batch[1][:, :-1], batch[1][:, 1:]
-        log_p, real = model(batch[0], said), wanted != shape["pad"]
+        inputs, wanted = batch[1][:, :-1], batch[1][:, 1:]
+        log_p, real = model(batch[0], inputs), wanted != shape["pad"]
         if watched:
-            seen.append(-float(log_p.detach()[real].gather(1, wanted[real][:, None]).mean()))
+            losses.append(-float(log_p.detach()[real].gather(1, wanted[real][:, None]).mean()))
         return loss_of(log_p, wanted) / real.sum()
 
     def curve(rates: list[float]) -> list[float]:
-        seen.clear()
+        losses.clear()
         step = learn(lambda batch: loss(batch, watched=True), adam)
         for batch, rate in zip(pairs, rates, strict=True):
             for group in adam.param_groups:
                 group["lr"] = rate
             step(batch)
-        return seen
+        return losses
 
     step = learn(loss, adam)
     about = {"version": "", "torch": torch.__version__, "parameters": parameters(model), "given": "default Adam"}
@@ -202,7 +203,7 @@ def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training
         lambda batch: step(batch) + loss_of.entropy,
         pairs,
         about,
-        {"curve": curve, "take": lambda file: take_weights(model, file)},
+        {"curve": curve, "take": lambda file: load_weights(model, file)},
     )
 
 

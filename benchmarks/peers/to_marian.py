@@ -1,7 +1,7 @@
-"""A run of regard as a folder that Hugging Face's MarianMTModel reads: the same function, so that searches can be compared.
+"""Export a run for Hugging Face's MarianMTModel: the same function, so that searches can be compared.
 
-Beside what `export_model` writes stand `tokens.json`, the vocabulary, and `probe.safetensors`, some sentences with regard's
-logits: each peer compares its own with them before it is measured.
+The folder also has `tokens.json`, the vocabulary, and `probe.safetensors`, some sentences with regard's logits: each peer
+compares its own logits with them before it is measured.
 
 Shapes: B batch, S source and T target length, D width, V vocabulary.
 """
@@ -25,7 +25,7 @@ __all__ = ["write"]
 
 
 def write(run: Path, cache: Path, pairs: list[tuple[str, str]]) -> Path:
-    """Write the folder into the cache, unless it is there, with `pairs` of sentences as the probe; → the folder."""
+    """Write the folder into the cache, if it is not there, with `pairs` of sentences as the probe; return the folder."""
     parts = (run / "config.json", run / "model.safetensors", run / "tokenizer.json", Path(__file__))
     folder = cache / f"marian-{hashlib.sha256(b''.join(part.read_bytes() for part in parts)).hexdigest()[:12]}"
     if folder.exists():
@@ -38,7 +38,7 @@ def write(run: Path, cache: Path, pairs: list[tuple[str, str]]) -> Path:
     export_model("transformer", translator.model.config, translator.model, part, translator.tokenizer.special)
     ends = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD, "decoder_start_token_id": BOS}
     (part / "generation_config.json").write_text(json.dumps(ends, indent=1))
-    tokens = translator.tokenizer.tokens(range(translator.tokenizer.vocab))
+    tokens = translator.tokenizer.ids_to_tokens(range(translator.tokenizer.vocab))
     (part / "tokens.json").write_text(json.dumps(tokens, ensure_ascii=False), encoding="utf-8")
     save_file(probe(translator, pairs), part / "probe.safetensors")
     part.rename(folder)
@@ -51,5 +51,5 @@ def probe(translator: Any, pairs: list[tuple[str, str]]) -> dict[str, Tensor]:
     sources, targets = (translator.tokenizer.encode(side) for side in zip(*pairs, strict=True))
     special = translator.tokenizer.special
     source, target = pad(sources, special), pad([[BOS, *ids] for ids in targets], special)[:, :-1]
-    target = target.masked_fill(target == EOS, PAD).contiguous()  # the end is what the last place must say
+    target = target.masked_fill(target == EOS, PAD).contiguous()  # the end token is only predicted
     return {"source": source, "target": target, "logits": translator.model(source, target).contiguous()}

@@ -45,9 +45,9 @@ class TorchTransformer(nn.Module):
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         source, target = batch
-        said, wanted = target[:, :-1], target[:, 1:]
-        pads, causal = source == self.shape["pad"], nn.Transformer.generate_square_subsequent_mask(said.shape[1])
-        x = self.core(self.embed(source), self.embed(said), tgt_mask=causal, tgt_is_causal=True,
+        inputs, wanted = target[:, :-1], target[:, 1:]
+        pads, causal = source == self.shape["pad"], nn.Transformer.generate_square_subsequent_mask(inputs.shape[1])
+        x = self.core(self.embed(source), self.embed(inputs), tgt_mask=causal, tgt_is_causal=True,
                       src_key_padding_mask=pads, memory_key_padding_mask=pads)  # fmt: skip
         logits = x @ self.tokens.weight.T  # (B, T, V)
         return F.cross_entropy(

@@ -1,4 +1,4 @@
-"""What every worker shares: answer requests, one line of JSON each, on standard input and output.
+"""Shared by all workers: answer requests, one line of JSON each, on standard input and output.
 
 Only the standard library is used here: a worker runs in the environment of the peer it measures.
 """
@@ -28,7 +28,7 @@ __all__ = [
 def serve(handlers: dict[str, Callable[..., Any]]) -> None:
     """Call the handler each request names, with the rest of the request, and send back what it returns."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not be taken for an answer
+    os.dup2(2, 1)  # output of libraries must not mix with answers
     for line in sys.stdin:
         request = json.loads(line)
         answers.write(json.dumps(handlers[request.pop("do")](**request)) + "\n")
@@ -36,14 +36,14 @@ def serve(handlers: dict[str, Callable[..., Any]]) -> None:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds it took, and what came out."""
+    """Seconds of the call, and its result."""
     start = time.perf_counter()
     found = work()
     return time.perf_counter() - start, found
 
 
 def each(work: Callable[[Any], Any], items: Iterable[Any]) -> tuple[list[float], list[Any]]:
-    """Seconds each item took, and what came out."""
+    """Seconds per item, and the results."""
     seconds, found = zip(*(timed(partial(work, item)) for item in items), strict=True)
     return list(seconds), list(found)
 
@@ -65,16 +65,16 @@ def _memory(key: str) -> int:
 
 
 class Training(NamedTuple):
-    """A model that stands ready to learn."""
+    """A model ready to train."""
 
     step: Callable[[Any], float]  # a full optimisation step on one batch → its smoothed loss a token, before the step
     batches: list[Any]  # in the form the peer takes
-    about: dict[str, Any]  # its version, its parameters, what it was given
-    more: dict[str, Callable[..., Any]] | None = None  # other requests that it answers
+    about: dict[str, Any]  # version, parameters, settings
+    more: dict[str, Callable[..., Any]] | None = None  # further requests it answers
 
 
 def serve_training(begin: Callable[[dict[str, Any], list[tuple[Any, Any]]], Training]) -> None:
-    """Answer what the training benchmark asks; `begin` builds the model of a shape, for pairs of source and target."""
+    """Answer the training benchmark; `begin` builds the model of a shape, for pairs of source and target."""
     ready: dict[str, Any] = {}
 
     def prepare(shape: dict[str, Any], batches: str) -> None:
@@ -104,18 +104,18 @@ def serve_training(begin: Callable[[dict[str, Any], list[tuple[Any, Any]]], Trai
 
 
 def read_batches(file: str) -> list[tuple[Any, Any]]:
-    """Tensors of token numbers: source (B, S) with ends, target (B, T + 1) with starts and ends, both padded."""
+    """Tensors of token ids: source (B, S) with ends, target (B, T + 1) with starts and ends, both padded."""
     import numpy  # here, not above: not every peer has them
     import torch
 
     torch.manual_seed(1)
-    with numpy.load(file) as held:
-        count = len(held.files) // 2
-        return [tuple(torch.from_numpy(held[f"{side}{i}"]) for side in ("source", "target")) for i in range(count)]
+    with numpy.load(file) as arrays:
+        count = len(arrays.files) // 2
+        return [tuple(torch.from_numpy(arrays[f"{side}{i}"]) for side in ("source", "target")) for i in range(count)]
 
 
 def learn(loss_of: Callable[[Any], Any], optimizer: Any) -> Callable[[Any], float]:
-    """The usual step: forward, backward, update, forget the gradient."""
+    """The usual step: forward, backward, update, zero the gradient."""
 
     def step(batch: Any) -> float:
         loss = loss_of(batch)
@@ -128,5 +128,5 @@ def learn(loss_of: Callable[[Any], Any], optimizer: Any) -> Callable[[Any], floa
 
 
 def parameters(model: Any) -> int:
-    """How many numbers a model learns."""
+    """The number of trainable parameters."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)

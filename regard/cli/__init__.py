@@ -42,9 +42,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _top(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     pass
 
@@ -52,9 +50,7 @@ def _top(
 def main() -> int:
     """Run a verb; a user's mistake is one line on standard error and exit code 2."""
     # TensorBoard writes from its own thread; on a full disk our next write reports it in one line
-    threading.excepthook = lambda failed: (
-        None if isinstance(failed.exc_value, OSError) else threading.__excepthook__(failed)
-    )
+    threading.excepthook = lambda failed: None if isinstance(failed.exc_value, OSError) else threading.__excepthook__(failed)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # translations are not Latin-1, whatever the locale
     interrupts: list[int] = []
@@ -105,15 +101,11 @@ def _one_line(mistake: Exception) -> str | None:
     if isinstance(mistake, ValueError):
         return str(mistake)
     if isinstance(mistake, RuntimeError) and any(why in str(mistake) for why in ("allocate memory", "out of memory")):
-        return (
-            "not enough memory; use a smaller --beam or --batch, train.batch_tokens or train.batch_size, or model.image"
-        )
+        return "not enough memory; use a smaller --beam or --batch, train.batch_tokens or train.batch_size, or model.image"
     if isinstance(mistake, OSError):
         remedy = "check the path and its permissions"
         if mistake.errno in (errno.ENOSPC, errno.EDQUOT):
-            resume = (
-                ", then continue with --resume: the last checkpoint is complete" if "train" in sys.argv[1:2] else ""
-            )
+            resume = ", then continue with --resume: the last checkpoint is complete" if "train" in sys.argv[1:2] else ""
             remedy = f"free some space{resume}"
         return f"{mistake.strerror}{f': {mistake.filename}' if mistake.filename else ''}; {remedy}"
     return None

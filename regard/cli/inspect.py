@@ -47,9 +47,7 @@ def show(
         check_file(out)
     predictor = load(run, device)
     if isinstance(predictor, ImageGenerator):
-        raise ValueError(
-            f"{run} generates images and takes none; see what it generates: regard generate {run} --out samples.png"
-        )
+        raise ValueError(f"{run} generates images and takes none; see what it generates: regard generate {run} --out samples.png")
     if isinstance(predictor, ImageClassifier):
         _show_image(predictor, what, out, layer, head, beam)
     else:
@@ -128,9 +126,7 @@ def cost(
     if not text_costs and not image_costs:
         raise ValueError(f"{' '.join(changes)} changes no model; name one before it, such as vit-base")
     if image is not None and not image_costs:
-        raise ValueError(
-            f"--image {image} is for image models; {', '.join(text_costs)} take text, give --source instead"
-        )
+        raise ValueError(f"--image {image} is for image models; {', '.join(text_costs)} take text, give --source instead")
     if json_:
         text_parts: dict[str, object] = {name: [part._asdict() for part in parts] for name, parts in text_costs.items()}
         print(json.dumps(text_parts | {name: _to_dict(counted) for name, counted in image_costs.items()}))
@@ -159,7 +155,7 @@ def _print_parts(title: str, parts: "list[Part]", lengths: str) -> None:
     for part in parts:
         table.add_section() if part.name == "all" else None
         table.add_row(
-            part.name, f"{part.parameters:,}", f"{part.flops:,}", _bytes(part.bytes), _bytes(part.score_bytes)
+            part.name, f"{part.parameters:,}", f"{part.flops:,}", _format_bytes(part.bytes), _format_bytes(part.score_bytes)
         )
     Console(width=None if sys.stdout.isatty() else 110).print(table)
 
@@ -175,7 +171,7 @@ def _print_image_costs(counted: "dict[str, ImageCost]", changes: list[str]) -> N
     for heading in ("image", "tokens", "parameters", "forward FLOPs", "scores", "their bytes", "all scores"):
         table.add_column(heading, justify="right")
     for name, c in counted.items():
-        scores = (f"{c.entries:,}", _bytes(c.entry_bytes, 5), _bytes(c.whole.score_bytes, 5))
+        scores = (f"{c.entries:,}", _format_bytes(c.entry_bytes, 5), _format_bytes(c.whole.score_bytes, 5))
         table.add_row(name, f"{c.image}", f"{c.tokens:,}" if c.tokens else "-", f"{c.whole.parameters:,}",
                       f"{c.whole.flops:,}", *(scores if c.entries else "---"))  # fmt: skip
     Console(width=None if sys.stdout.isatty() else 130).print(table)
@@ -186,7 +182,7 @@ def _lengths(parts: "list[Part]", source: int, target: int) -> str:
     return f"one pair of {source} and {target} tokens" if pair else f"one text of {source} tokens"
 
 
-def _bytes(n: float, digits: int = 4) -> str:
+def _format_bytes(n: float, digits: int = 4) -> str:
     for unit in ("B", "KiB", "MiB"):
         if n < 1024:
             return f"{n:.{digits}g} {unit}"

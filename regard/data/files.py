@@ -1,4 +1,4 @@
-"""Reading what users send, and writing so that a crash leaves the old file or the new one, never half of one."""
+"""Reading text files, and atomic writing: a crash leaves the old file or the new one, never half of one."""
 
 import gzip
 import os
@@ -13,7 +13,7 @@ __all__ = ["cache_folder", "flush", "read_lines", "read_pieces", "sync_folder", 
 
 
 def cache_folder() -> Path:
-    """Where downloads and encoded corpora live: `$XDG_CACHE_HOME/regard`, else `~/.cache/regard`."""
+    """The folder of downloads and stores: `$XDG_CACHE_HOME/regard`, else `~/.cache/regard`."""
     try:
         home = Path.home()
     except RuntimeError:  # a user without a home, as in some containers
@@ -22,7 +22,7 @@ def cache_folder() -> Path:
 
 
 def read_lines(file: Path) -> Iterator[str]:
-    """Stream the lines of a UTF-8 file, plain or .gz, without their line ends; say which line is not text.
+    """Stream the lines of a UTF-8 file, plain or .gz, without line ends; an error names the line that is not text.
 
     The file "-" is standard input.
     """
@@ -30,9 +30,9 @@ def read_lines(file: Path) -> Iterator[str]:
 
 
 def read_pieces(file: Path, max_len: int) -> Iterator[str]:
-    """Stream the same lines with their ends; one of over `max_len` bytes comes in several pieces, cut before a space."""
+    """Stream the lines with their ends; a line of over `max_len` bytes comes in several pieces, cut before a space."""
     name = "standard input" if str(file) == "-" else file
-    number, before, line = 1, 0, b""  # `before`: bytes of this line that have gone
+    number, before, line = 1, 0, b""  # `before`: bytes of this line already read
     try:
         with _open(file) as lines:
             while True:
@@ -41,12 +41,10 @@ def read_pieces(file: Path, max_len: int) -> Iterator[str]:
                 if not line:
                     return
                 whole = max_len < 0 or len(more) < max_len or line.endswith(b"\n")
-                piece = line if whole else line[: _cut(line)]
+                piece = line if whole else line[: _last_word(line)]
                 if b"\0" in piece:
                     at = before + piece.index(0) + 1
-                    raise ValueError(
-                        f"{name} line {number} holds a zero byte, byte {at}: it is binary; give a text file"
-                    )
+                    raise ValueError(f"{name} line {number} has a zero byte, byte {at}: it is binary; give a text file")
                 try:
                     text = piece.decode("utf-8")
                 except UnicodeDecodeError as error:
@@ -55,7 +53,7 @@ def read_pieces(file: Path, max_len: int) -> Iterator[str]:
                         f"convert it, such as with `iconv -f latin1 -t utf-8`"
                     ) from None
                 first = number == 1 and not before
-                yield text.removeprefix("\ufeff") if first else text  # some editors mark UTF-8 so
+                yield text.removeprefix("\ufeff") if first else text  # a byte order mark
                 number, before = (number + 1, 0) if whole else (number, before + len(piece))
                 line = b"" if whole else line[len(piece) :]
     except FileNotFoundError:
@@ -66,8 +64,8 @@ def read_pieces(file: Path, max_len: int) -> Iterator[str]:
         raise ValueError(f"{file} is not a whole gzip file ({error}); download or compress it again") from None
 
 
-def _cut(line: bytes) -> int:
-    """Where the last word of a line begins, its space first; or its last character, if it is all one word."""
+def _last_word(line: bytes) -> int:
+    """The index of the space before the last word, or of the last character if the line is one word."""
     space = line.rfind(b" ", 1)
     if space > 0:
         return space
@@ -81,7 +79,7 @@ def _open(file: Path) -> IO[bytes]:
 
 
 def write_atomic(file: Path, content: bytes) -> None:
-    """Write a file whole or not at all: to a neighbour first, flushed to the disk, then renamed over the old one."""
+    """Write a file atomically: to a temporary file, flushed to disk, then renamed over the old one."""
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
         with open(part, "wb") as out:
@@ -95,13 +93,13 @@ def write_atomic(file: Path, content: bytes) -> None:
 
 
 def flush(file: Path) -> None:
-    """Make a file's content survive a power cut."""
+    """Flush a file's content to disk."""
     with open(file, "rb+") as handle:
         os.fsync(handle.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names inside a folder survive a power cut."""
+    """Flush the file names of a folder to disk."""
     if os.name == "posix":  # elsewhere a folder cannot be opened for that
         handle = os.open(folder, os.O_RDONLY)
         try:

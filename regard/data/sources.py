@@ -1,8 +1,8 @@
-"""Named public data sets: where, licence, checksum; a local folder first, then the cache, then a download.
+"""Named public data sets: address, licence, checksum.
 
-`$REGARD_DATA/<name>/<file>` is looked at first, then the user's cache folder.  What is in neither is downloaded to
-the cache, if the set has a public address or `$REGARD_MIRROR` names a server that holds `<name>/<file>`, and kept
-only if the sha256 of its text, or of its file of pictures, is right.
+Files are read from `$REGARD_DATA/<name>/<file>`, else from the user's cache folder, else downloaded to the cache, from
+a public address or the server `$REGARD_MIRROR`.  A download is kept only if the sha256 of its text (or of the file, for
+images) is right.
 """
 
 import gzip
@@ -20,24 +20,24 @@ from regard.config import nearest
 from regard.data.checksums import SHA256
 from regard.data.files import cache_folder, write_atomic
 
-__all__ = ["SOURCES", "Source", "locate", "prefix_of"]
+__all__ = ["SOURCES", "Source", "locate", "prefix_of", "require_one_source"]
 
 
 class Source(NamedTuple):
-    """A public data set: sentence pairs, one plain text, labelled texts, or labelled pictures."""
+    """A public data set: sentence pairs, one plain text, labelled texts, or labelled images."""
 
-    pairs: tuple[str, ...]  # languages, source first; only of pairs
+    pairs: tuple[str, ...]  # language pairs, source first; only for kind "pairs"
     splits: tuple[str, ...]
-    valid: str  # the split to hold out
+    valid: str  # the validation split
     licence: str
-    files: Mapping[str, str]  # kind of text → file names, with {split} and {lang} to fill in
-    url: Mapping[str, str]  # kind of text → public address of a file, if one has these very bytes
-    several: bool = False  # sentences come with several right translations, line by line
+    files: Mapping[str, str]  # version of the text → file name, with {split} and {lang} to fill in
+    url: Mapping[str, str]  # version of the text → public address of the same bytes, if any
+    several: bool = False  # a sentence may have several reference translations, on lines of their own
     kind: Literal["pairs", "text", "labels", "images"] = "pairs"
-    prefix: str = "translate {} to {}: "  # how T5 names the task before each sentence
-    labels: tuple[str, ...] = ()  # names of the classes, by their number in the file
-    unknown: str = ""  # what stands in the text for words that were left out
-    parts: Mapping[str, tuple[int, int]] = {}  # split → from and to which per cent of the characters of its file
+    prefix: str = "translate {} to {}: "  # T5's task prefix
+    labels: tuple[str, ...] = ()  # class names by id
+    unknown: str = ""  # replaces removed words in the text
+    parts: Mapping[str, tuple[int, int]] = {}  # split → percent of the characters of its file, from and to
     valid_images: int = 0  # images of train that are the valid split, if it has no file of its own
     side: int = 0  # of its square images, in pixels
 
@@ -88,32 +88,38 @@ SOURCES: dict[str, Source] = {
     "mnist": _images("CC BY-SA 3.0 (LeCun, Cortes, Burges)", 28, 1000, *"0123456789"),
     "flowers5": _images("CC BY 2.0 (photographers of Flickr, chosen by TensorFlow)", 96, 0, "daisy", "dandelion", "roses",
                           "sunflowers", "tulips"),
-    "ants-bees": _images("none stated; pictures of ImageNet, for research", 96, 43, "ants", "bees"),
+    "ants-bees": _images("none stated; images of ImageNet, for research", 96, 43, "ants", "bees"),
 }  # fmt: skip
 
 
+def require_one_source(source: str, train: str, valid: str) -> None:
+    """Refuse a named set together with own files."""
+    if source and (train or valid):
+        own = f"train={train}" if train else f"valid={valid}"
+        raise ValueError(f"source={source} and {own} were both given; for own files add data.source=")
+
+
 def prefix_of(name: str, pair: str) -> str:
-    """How T5 names the task of a set before each sentence: "translate English to German: "."""
+    """T5's task prefix of a set: "translate English to German: "."""
     languages = _pair(name, pair).split("-")
     return SOURCES[name].prefix.format(*(LANGUAGES.get(language, language) for language in languages))
 
 
 def locate(name: str, split: str, pair: str, text: str = "raw") -> list[Path]:
-    """The files of one split, on this machine; downloaded if they were not."""
+    """The local files of one split, downloaded if necessary."""
     source = SOURCES[name]
     _one_of(name, "split", split, source.splits)
     pair = _pair(name, pair)
     _one_of(name, "text", text, tuple(source.files))
     split = "train" if split == "valid" and source.valid_images else split
     pattern, languages = source.files[text], pair.split("-")
-    filled = (
-        [{"split": split, "lang": language} for language in languages] if "{lang}" in pattern else [{"split": split}]
-    )
+    languages = languages if "{lang}" in pattern else languages[:1]
+    filled = [{"split": split, "lang": language} for language in languages]
     return [_find(name, pattern.format(**f), source.url.get(text, "").format(**f)) for f in filled]
 
 
 def _pair(name: str, pair: str) -> str:
-    """The languages asked for, or the first a set has; only pairs have any."""
+    """The language pair, by default the first of the set; "" for other kinds."""
     known = SOURCES[name].pairs or ("",)
     return _one_of(name, "pair", pair or known[0], known)
 
@@ -132,18 +138,18 @@ def _find(name: str, file: str, url: str) -> Path:
             return folder / name / file
     mirror = os.environ.get("REGARD_MIRROR", "")
     url = f"{mirror.rstrip('/')}/{name}/{file}" if mirror else url
-    place = cache_folder() / "data" / name / file
+    target = cache_folder() / "data" / name / file
     if not url:
         raise ValueError(
-            f"{name}/{file} is not on this machine and has no public address; put it in {place.parent}, "
+            f"{name}/{file} is not on this machine and has no public address; put it in {target.parent}, "
             f"or set REGARD_DATA to a folder that holds {name}/, or REGARD_MIRROR to a server that does"
         )
-    _download(url, place, SHA256[f"{name}/{file}"])
-    return place
+    _download(url, target, SHA256[f"{name}/{file}"])
+    return target
 
 
-def _download(url: str, place: Path, sha256: str) -> None:
-    """Fetch a file into the cache, if its text, or the file of pictures, has the right checksum."""
+def _download(url: str, target: Path, sha256: str) -> None:
+    """Download a file into the cache, if it has the right checksum."""
     at = urllib.parse.urlsplit(url)
     if at.scheme != "https" and (at.scheme, at.hostname) not in (("http", "127.0.0.1"), ("http", "localhost")):
         raise ValueError(f"{url} is not an https address; set REGARD_MIRROR to one")
@@ -153,12 +159,12 @@ def _download(url: str, place: Path, sha256: str) -> None:
         text = gzip.decompress(content) if url.endswith(".gz") else content
     except (OSError, EOFError, http.client.HTTPException, zlib.error) as error:
         raise ValueError(
-            f"cannot download {url} ({error}); put the file in {place.parent} yourself, or set REGARD_DATA"
+            f"cannot download {url} ({error}); put the file in {target.parent} yourself, or set REGARD_DATA"
         ) from None
     found = hashlib.sha256(text).hexdigest()
     if found != sha256:
         raise ValueError(
             f"{url} has sha256 {found[:16]}…, wanted {sha256[:16]}…: it was changed; get the file elsewhere and set REGARD_DATA"
         )
-    place.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(place, gzip.compress(text, mtime=0) if place.suffix == ".gz" else text)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(target, gzip.compress(text, mtime=0) if target.suffix == ".gz" else text)

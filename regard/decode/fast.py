@@ -61,14 +61,12 @@ def step_function(layer: nn.Module, start: int = 0, stop: int | None = None) -> 
 
 @step_function.register(nn.Linear)
 def _(layer: nn.Linear, start: int = 0, stop: int | None = None) -> Function:
-    return partial(
-        F.linear, weight=layer.weight[start:stop], bias=None if layer.bias is None else layer.bias[start:stop]
-    )
+    return partial(F.linear, weight=layer.weight[start:stop], bias=None if layer.bias is None else layer.bias[start:stop])
 
 
 @step_function.register(Int8Linear)
 def _(layer: Int8Linear, start: int = 0, stop: int | None = None) -> Function:
-    packed = layer.pack(start, stop)
+    packed = layer.prepack(start, stop)
     return partial(torch.ops.quantized.linear_dynamic.default, W_prepack=packed, reduce_range=REDUCE_RANGE)
 
 
@@ -210,12 +208,10 @@ class DecoderFunctions(NamedTuple):
 
 
 class DecoderState(NamedTuple):
-    """What decoding carries from step to step: B sentences with W beams each."""
+    """What decoding carries from step to step, for B sentences with W beams each."""
 
     cache: BeamCache
-    memory: tuple[
-        KeysValues | None, ...
-    ]  # the source, projected once for each block, shared by all beams; None: no source
+    memory: tuple[KeysValues | None, ...]  # the source, projected once for each block; None = no source
     memory_mask: Tensor | None = None  # (B, 1, 1, S): real tokens of the source; None = all
     key_positions: Tensor | None = None  # (K,): the position of each cached key, if there is a position bias
 
@@ -297,9 +293,8 @@ def _read_source(model: Transformer | T5, source: Tensor) -> DecoderState:
     memory, mask = model.encode(source)
     projected = tuple(block.cross.keys_values(memory) for block in model.decoder)
     cache = BeamCache(tuple(Cache() for _ in model.decoder), len(source))
-    return DecoderState(
-        cache, projected, None if mask.all() else mask, source.new_empty(0)
-    )  # a step without mask is faster
+    needed = None if mask.all() else mask  # a step without a mask is faster
+    return DecoderState(cache, projected, needed, source.new_empty(0))
 
 
 def _prefill(model: GPT, prompt: Tensor) -> DecoderState:

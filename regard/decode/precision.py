@@ -32,14 +32,9 @@ class PrecisionProbe:
 
     def __enter__(self) -> "PrecisionProbe":
         if self.precision != "float32":
-            self.child = subprocess.Popen(  # noqa: S603  our own module
-                [sys.executable, "-P", "-m", __name__],  # -P: a torch.py in the current folder must not run
-                env={**os.environ, "PYTHONSAFEPATH": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            command = [sys.executable, "-P", "-m", __name__]  # -P: a torch.py in the current folder must not run
+            env, null = {**os.environ, "PYTHONSAFEPATH": "1"}, subprocess.DEVNULL
+            self.child = subprocess.Popen(command, env=env, stdin=null, stdout=null, stderr=subprocess.PIPE, text=True)  # noqa: S603
         return self
 
     def __exit__(self, *_: object) -> None:

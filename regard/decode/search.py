@@ -15,9 +15,7 @@ from regard.decode.topk import blocked_logsumexp, blocked_topk
 
 __all__ = ["Hypothesis", "argmax", "beam", "greedy", "sample", "sampler", "stream"]
 
-SHRINK = (
-    0.75  # finished sentences leave when at most this fraction of the batch is unfinished: shrinking copies the rest
-)
+SHRINK = 0.75  # finished sentences leave when at most this fraction of the batch is unfinished: shrinking copies the rest
 
 
 class Hypothesis(NamedTuple):
@@ -27,7 +25,7 @@ class Hypothesis(NamedTuple):
     score: float | None
 
 
-def _score(total: float, length: int, penalty: float) -> float:
+def _normalized_score(total: float, length: int, penalty: float) -> float:
     return total / length**penalty
 
 
@@ -77,9 +75,7 @@ def sampler(
             logits = torch.full_like(logits, -math.inf).scatter(-1, ids, kept)
         if top_p < 1:
             ordered, ids = logits.softmax(-1).sort(-1, descending=True)
-            before = (
-                ordered.cumsum(-1) - ordered
-            )  # the probability of all more likely tokens; 0 for the first, which stays
+            before = ordered.cumsum(-1) - ordered  # the probability of all more likely tokens; 0 for the first, which stays
             removed = torch.zeros_like(before, dtype=torch.bool).scatter(-1, ids, before >= top_p)
             logits = logits.masked_fill(removed, -math.inf)
         return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
@@ -88,9 +84,7 @@ def sampler(
 
 
 @torch.inference_mode()
-def stream(
-    model: Decoder, source: Tensor, choose: Callable[[Tensor], Tensor], *, bos: int | Tensor, limit: int
-) -> Iterator[int]:
+def stream(model: Decoder, source: Tensor, choose: Callable[[Tensor], Tensor], *, bos: int | Tensor, limit: int) -> Iterator[int]:
     """The tokens of one output, each as soon as it is chosen: source (1, S)."""
     token = torch.zeros(1, dtype=torch.long, device=source.device) + bos
     state = model.start(source)
@@ -127,7 +121,7 @@ def _generate(
             outputs[i].append(token_id)
             if token_id == eos or len(outputs[i]) >= max_lens[i]:
                 ids = outputs[i][:-1] if token_id == eos else outputs[i]
-                finished[i] = Hypothesis(ids, _score(float(total[row]), len(outputs[i]), penalty) if scored else None)
+                finished[i] = Hypothesis(ids, _normalized_score(float(total[row]), len(outputs[i]), penalty) if scored else None)
                 rows[row] = -1
 
         # Shrink the batch once enough sentences are finished.
@@ -173,7 +167,7 @@ def beam(
         row, rank = (ends[:, :width] & best[:, :width].isfinite() & active[:, None]).nonzero().T
         ended = torch.cat((output[row, parent[row, rank]], token[row, rank][:, None]), -1).tolist()
         for i, ids, total in zip(sentence[row].tolist(), ended, best[row, rank].tolist(), strict=True):
-            finished[i].append((_score(total, length, penalty), ids[:-1] if ids[-1] == eos else ids))
+            finished[i].append((_normalized_score(total, length, penalty), ids[:-1] if ids[-1] == eos else ids))
 
         # The W best candidates that do not end are the next beams.
         score, kept = best.masked_fill(ends, -math.inf).topk(width)  # (B, W)

@@ -18,9 +18,7 @@ Result = TypeVar("Result")
 POOL_LOCK = threading.Lock()
 
 
-def map_in_threads(
-    work: Callable[[Job], Result], jobs: Sequence[Job], workers: int
-) -> Generator[tuple[Job, Result], None, None]:
+def map_in_threads(work: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> Generator[tuple[Job, Result], None, None]:
     """Each job with its result, in order of completion; one worker runs in this thread, on all cores.
 
     torch's thread count for new threads is global to the process, so only one pool exists at a time; a second call

@@ -1,1 +1,1 @@
-"""7. Checkpoints of other projects, in and out."""
+"""7. Checkpoints of other libraries: import and export."""

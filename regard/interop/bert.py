@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from regard.interop.tables import Checkpoint, HFFamily, TensorMap, TextFormat, map_layer
+from regard.interop.tables import HFCheckpoint, HFFamily, TensorMap, TextFormat, map_layer
 from regard.models.bert import BERT, BERTConfig
 
 __all__ = ["FAMILY"]
@@ -20,7 +20,7 @@ BLOCK = {
 }
 
 
-def _parse_config(hf: Checkpoint) -> BERTConfig:
+def _parse_config(hf: HFCheckpoint) -> BERTConfig:
     hf.require(**FIXED, position_embedding_type="absolute", is_decoder=False)
     for name in hf.architectures:
         if name in ("BertForTokenClassification", "BertForMultipleChoice"):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from regard.interop.tables import Checkpoint, HFFamily, TensorMap, TextFormat, Transform, map_layer
+from regard.interop.tables import HFCheckpoint, HFFamily, TensorMap, TextFormat, Transform, map_layer
 from regard.models.gpt import GPT, GPTConfig
 
 __all__ = ["FAMILY"]
@@ -13,7 +13,7 @@ NORMS = {"attn_residual.norm": "ln_1", "mlp_residual.norm": "ln_2"}
 LINEARS = {"attn.qkv": "attn.c_attn", "attn.out": "attn.c_proj", "mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}
 
 
-def _parse_config(hf: Checkpoint) -> GPTConfig:
+def _parse_config(hf: HFCheckpoint) -> GPTConfig:
     hf.require(activation_function=("gelu_new", "gelu_pytorch_tanh"), layer_norm_epsilon=1e-5, scale_attn_weights=True,
                scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)  # fmt: skip
     width = {} if hf.get("n_inner") is None else hf.mlp_width("n_inner", "n_embd")

@@ -101,7 +101,7 @@ def _write_run(folder: Path, imported: ImportedModel, run: Run, tokenizer: Token
     if tokenizer:
         tokenizer.save(files.tokenizer)
     write_atomic(files.weights, save(saved_tensors(imported.model)))
-    files.describe(run.family, dataclasses.asdict(imported.config), version)
+    files.write_description(run.family, dataclasses.asdict(imported.config), version)
     if labels := _labels(imported):
         files.write_labels(labels)
     write_atomic(files.card, card.encode())
@@ -122,7 +122,7 @@ def _default_data(family: str) -> object:
 def _make_run(imported: ImportedModel, name: str, licence: str, data: Mapping[str, object]) -> Run:
     """The run.toml of a checkpoint: enough to continue training, and to predict as the checkpoint does."""
     family, hf = imported.table.family, imported.checkpoint
-    classes = _classes(imported) > 0
+    classes = getattr(imported.config, "classes", 0) > 0
     task = next(name for name in tasks_of(FAMILIES[family], TASKS) if ("classifier" in TASKS[name].trains) == classes)
     beam = {"beam_size": hf.get("num_beams") or 1, "length_penalty": hf.get("length_penalty")}
     return Run(
@@ -162,9 +162,7 @@ def _text_data(imported: ImportedModel, text: TextFormat, tokenizer: Tokenizer, 
     return {"tokenizer": text.tokenizer, "vocab": tokenizer.vocab, "max_len": max_len}
 
 
-def _text_files(
-    tokenizer_file: Path, run: Run, text: TextFormat, hf: dict[str, object]
-) -> dict[str, dict[str, object]]:
+def _text_files(tokenizer_file: Path, run: Run, text: TextFormat, hf: dict[str, object]) -> dict[str, dict[str, object]]:
     """The JSON files of a text model."""
     tokenizer, max_len = Tokenizer.load(tokenizer_file), getattr(run.model, "max_len", MAX_LEN)
     ids: dict[str, object] = {**weights.special_token_ids(tokenizer.special, text)}
@@ -192,15 +190,11 @@ def _preprocessing(run: Run) -> ImagePreprocessing:
                               data.std or default)  # fmt: skip
 
 
-def _classes(imported: ImportedModel) -> int:
-    return getattr(imported.config, "classes", 0)
-
-
 def _labels(imported: ImportedModel) -> list[str]:
     """The names of the classes, in order; LABEL_n for a class without a name."""
     id2label = imported.checkpoint.get("id2label")
     known = {str(i): str(label) for i, label in id2label.items()} if isinstance(id2label, dict) else {}
-    labels = [known.get(str(i), f"LABEL_{i}") for i in range(_classes(imported))]
+    labels = [known.get(str(i), f"LABEL_{i}") for i in range(getattr(imported.config, "classes", 0))]
     for i, label in enumerate(labels):
         if label.splitlines() != [label] or not label.strip():
             raise ValueError(f"config.json has id2label {i} = {label!r}; wanted a name on one line, as in labels.txt: "

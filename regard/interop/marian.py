@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard.interop.tables import FIRST_ROW, SEQ2SEQ, Checkpoint, HFFamily, TensorMap, Transform, map_layer
+from regard.interop.tables import FIRST_ROW, SEQ2SEQ, HFCheckpoint, HFFamily, TensorMap, Transform, map_layer
 from regard.models.transformer import Transformer, TransformerConfig
 
 __all__ = ["FAMILY"]
@@ -22,7 +22,7 @@ HINT = ("Marian's source.spm, target.spm and vocab.json are not read; put one th
 ATTENTION = {"encoder": {"attn": "self_attn"}, "decoder": {"attn": "self_attn", "cross": "encoder_attn"}}
 
 
-def _normalize(hf: Checkpoint) -> dict[str, Tensor]:
+def _normalize_output(hf: HFCheckpoint) -> dict[str, Tensor]:
     """Block padding in the output bias, if the checkpoint blocks it in `bad_words_ids` or with -inf."""
     weights, pad, blocked = hf.weights, hf.get("pad_token_id"), hf.get("bad_words_ids")
     bias = weights.get("final_logits_bias")
@@ -33,7 +33,7 @@ def _normalize(hf: Checkpoint) -> dict[str, Tensor]:
     return {**weights, "final_logits_bias": bias.float().index_fill(-1, torch.tensor(pad), BLOCKED_LOGIT)}
 
 
-def _parse_config(hf: Checkpoint) -> TransformerConfig:
+def _parse_config(hf: HFCheckpoint) -> TransformerConfig:
     hf = hf.with_defaults(scale_embedding=False, activation_function="gelu")
     decoder = {f"decoder_{key}": hf.get(f"encoder_{key}") for key in ("layers", "ffn_dim", "attention_heads")}
     hf.require(activation_function=("relu", "swish", "silu"), scale_embedding=True, normalize_before=False,
@@ -89,5 +89,5 @@ FAMILY = HFFamily(
     "marian", "transformer", Transformer, _parse_config, _describe_config, _map_tensors, SIZES, "model.",
     aliases=dict.fromkeys(("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"),
                           "model.shared.weight"),
-    ignored=("embed_positions.weight",), normalize=_normalize, text=replace(SEQ2SEQ, tokenizer_hint=HINT),
+    ignored=("embed_positions.weight",), normalize=_normalize_output, text=replace(SEQ2SEQ, tokenizer_hint=HINT),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from regard.interop.tables import Checkpoint, HFFamily, TensorMap, map_layer
+from regard.interop.tables import HFCheckpoint, HFFamily, TensorMap, map_layer
 from regard.models.resnet import ResNet, ResNetConfig
 
 __all__ = ["FAMILY"]
@@ -11,7 +11,7 @@ SIZES = {"channels": "num_channels", "dim": "embedding_size"}  # our key → the
 FIXED = {"hidden_act": "relu", "downsample_in_first_stage": False, "downsample_in_bottleneck": False}
 
 
-def _parse_config(hf: Checkpoint) -> ResNetConfig:
+def _parse_config(hf: HFCheckpoint) -> ResNetConfig:
     hf.require(**FIXED, layer_type=("basic", "bottleneck"), problem_type="single_label_classification")
     hf = hf.with_defaults(num_channels=3, embedding_size=64, hidden_sizes=[256, 512, 1024, 2048], depths=[3, 4, 6, 3],
                           layer_type="bottleneck")  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard.interop.tables import SAME, ZEROS, Checkpoint, HFFamily, TensorMap, Transform, map_layer
+from regard.interop.tables import SAME, ZEROS, HFCheckpoint, HFFamily, TensorMap, Transform, map_layer
 from regard.models.swin import Swin, SwinConfig
 
 __all__ = ["V1", "V2"]
@@ -26,7 +26,7 @@ BLOCK = {
 }
 
 
-def _parse_config(hf: Checkpoint) -> SwinConfig:
+def _parse_config(hf: HFCheckpoint) -> SwinConfig:
     hf.require(**FIXED, problem_type="single_label_classification")
     ratio, depths, windows = hf.get("mlp_ratio", 4.0), hf.get("depths"), hf.get("pretrained_window_sizes")
     if not isinstance(ratio, int | float) or ratio != int(ratio):

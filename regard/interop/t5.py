@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from regard.interop.tables import SEQ2SEQ, Checkpoint, HFFamily, TensorMap
+from regard.interop.tables import SEQ2SEQ, HFCheckpoint, HFFamily, TensorMap
 from regard.models.t5 import T5, T5Config
 
 __all__ = ["FAMILY"]
@@ -16,7 +16,7 @@ SIZES = {"vocab": "vocab_size", "dim": "d_model", "depth": "num_layers", "heads"
 ATTENTION = {"encoder": {"attn": "SelfAttention"}, "decoder": {"attn": "SelfAttention", "cross": "EncDecAttention"}}
 
 
-def _normalize(hf: Checkpoint) -> dict[str, Tensor]:
+def _normalize_output(hf: HFCheckpoint) -> dict[str, Tensor]:
     """Their output layer may be tied and may be scaled; ours is both (v1.0) or neither (v1.1).  Fold the scale in."""
     key, weights, table = "lm_head.weight", hf.weights, hf.weights.get("shared.weight")
     # Older versions of transformers wrote one key for both; newer ones always write tie_word_embeddings = true.
@@ -34,7 +34,7 @@ def _normalize(hf: Checkpoint) -> dict[str, Tensor]:
     return {**weights, key: output.float() * table.shape[-1] ** -0.5 if scaled else output}
 
 
-def _parse_config(hf: Checkpoint) -> T5Config:
+def _parse_config(hf: HFCheckpoint) -> T5Config:
     hf.require(feed_forward_proj=("relu", "gated-gelu"), layer_norm_epsilon=1e-6,
                num_decoder_layers=hf.get("num_layers"))  # fmt: skip
     dropout, pad = hf.get("dropout_rate", 0.1), hf.get("pad_token_id")
@@ -78,5 +78,5 @@ FAMILY = HFFamily(
     "t5", "t5", T5, _parse_config, _describe_config, _map_tensors, SIZES,
     aliases={"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"},
     ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
-    normalize=_normalize, text=SEQ2SEQ,
+    normalize=_normalize_output, text=SEQ2SEQ,
 )  # fmt: skip

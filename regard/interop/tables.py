@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.config import build
 
-__all__ = ["FIRST_ROW", "SAME", "SEQ2SEQ", "ZEROS", "Checkpoint", "HFConfig", "HFFamily", "TensorMap", "TextFormat", "Transform",
+__all__ = ["FIRST_ROW", "SAME", "SEQ2SEQ", "ZEROS", "HFCheckpoint", "HFConfig", "HFFamily", "TensorMap", "TextFormat", "Transform",
            "Weights", "map_layer"]  # fmt: skip
 
 HFConfig = Mapping[str, object]  # a parsed JSON file
@@ -69,7 +69,7 @@ SEQ2SEQ = TextFormat("bpe", {"pad_token_id": "pad", "eos_token_id": "eos", "deco
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class HFCheckpoint:
     """The config and the tensors of a checkpoint; generation_config.json gives keys that config.json lacks."""
 
     config: HFConfig
@@ -85,7 +85,7 @@ class Checkpoint:
         names = self.get("architectures")
         return names if isinstance(names, list) else []
 
-    def with_defaults(self, **values: object) -> "Checkpoint":
+    def with_defaults(self, **values: object) -> "HFCheckpoint":
         """The same with values for the keys that config.json omits."""
         return replace(self, config={**values, **self.config})
 
@@ -128,7 +128,7 @@ class HFFamily(Generic[C]):
     model_type: str
     family: str  # our name
     build: Callable[[C], nn.Module]
-    parse_config: Callable[[Checkpoint], C]  # config.json → ours, or an error that names the difference
+    parse_config: Callable[[HFCheckpoint], C]  # config.json → ours, or an error that names the difference
     describe_config: Callable[[C], dict[str, object]]  # ours → config.json without sizes, or such an error
     map_tensors: Callable[[C], Iterator[TensorMap]]
     sizes: Mapping[str, str]  # key of our config → key of config.json
@@ -137,7 +137,7 @@ class HFFamily(Generic[C]):
     ignored: tuple[str, ...] = ()  # endings of tensors that we do not need
     heads: Callable[[C], tuple[str, ...]] = lambda config: ()  # of ours, optional in a checkpoint
     headless: str = ""  # the class without heads
-    normalize: Callable[[Checkpoint], Weights] = lambda hf: hf.weights  # equivalent forms → one
+    normalize: Callable[[HFCheckpoint], Weights] = lambda hf: hf.weights  # equivalent forms → one
     text: TextFormat | None = None  # None: it reads images
     image_processor: str = "ViT"  # if preprocessor_config.json names none
 

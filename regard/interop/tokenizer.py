@@ -56,7 +56,7 @@ def _check_special_tokens(imported: ImportedModel, text: TextFormat, tokenizer: 
     for file, hf in configs.items():
         for key, wanted in ids.items():
             if key not in text.unchecked and hf.get(key) not in (None, wanted, [wanted]):
-                [token] = tokenizer.tokens([wanted])
+                [token] = tokenizer.ids_to_tokens([wanted])
                 raise ValueError(f"{file} has {key} = {hf[key]!r}, its tokenizer has {token} = {wanted} for that; use the "
                                  f"tokenizer the model was trained with, or correct {file}")  # fmt: skip
 
@@ -108,9 +108,9 @@ def add_special_tokens(file: Path, text: TextFormat) -> str:
     Our word pieces have BERT's template, whatever model reads them; an imported tokenizer keeps its own.
     """
     ours, inner = Tokenizer.load(file), tokenizers.Tokenizer.from_file(os.fspath(file))
-    bos, eos = ours.tokens([ours.special.bos, ours.special.eos])
+    bos, eos = ours.ids_to_tokens([ours.special.bos, ours.special.eos])
     stored = json.loads(inner.to_str())
-    if ours.tokens(range(len(BERTS))) == list(BERTS) and stored == json.loads(_with_template(inner, bos, eos).to_str()):
+    if ours.ids_to_tokens(range(len(BERTS))) == list(BERTS) and stored == json.loads(_with_template(inner, bos, eos).to_str()):
         inner = tokenizers.Tokenizer.from_str(json.dumps({**stored, "post_processor": None}))
     if inner.post_processor is None and text.adds_eos:
         inner = _with_template(inner, bos if text.adds_bos else "", eos)
@@ -123,7 +123,7 @@ def describe_tokenizer(tokenizer: Tokenizer, text: TextFormat, max_len: int) -> 
     roles = {"pad": "pad", "eos": "eos", "unk": "unk", "mask": "mask", **text.roles}
     roles |= {"bos": "bos"} if "bos_token_id" in special_token_ids(special, text) else {}
     ids = {role: getattr(special, name) for role, name in roles.items()}
-    tokens = {f"{role}_token": tokenizer.tokens([token])[0] for role, token in ids.items() if token is not None}
+    tokens = {f"{role}_token": tokenizer.ids_to_tokens([token])[0] for role, token in ids.items() if token is not None}
     return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_len,
             "model_input_names": list(text.inputs), "padding_side": text.padding_side,
             "clean_up_tokenization_spaces": False, **tokens}  # fmt: skip

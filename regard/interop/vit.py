@@ -6,7 +6,7 @@ Shapes: D width, C channels, P side of a patch, T tokens, the class token first.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from regard.interop.tables import FIRST_ROW, Checkpoint, HFFamily, TensorMap, Transform, map_layer
+from regard.interop.tables import FIRST_ROW, HFCheckpoint, HFFamily, TensorMap, Transform, map_layer
 from regard.models.vit import EPS, ViT, ViTConfig
 
 __all__ = ["FAMILY"]
@@ -24,7 +24,7 @@ BLOCK = {
 }
 
 
-def _parse_config(hf: Checkpoint) -> ViTConfig:
+def _parse_config(hf: HFCheckpoint) -> ViTConfig:
     hf.require(**FIXED, problem_type="single_label_classification")
     hf = hf.with_defaults(num_channels=3)
     for key in ("image_size", "patch_size"):  # [224, 224] means 224

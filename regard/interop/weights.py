@@ -19,7 +19,7 @@ from regard.config import nearest
 from regard.data.files import write_atomic
 from regard.data.text.tokenizer import SpecialTokens
 from regard.interop import bert, gpt2, marian, resnet, swin, t5, vit
-from regard.interop.tables import ZEROS, Checkpoint, HFConfig, HFFamily, TensorMap, TextFormat, Weights
+from regard.interop.tables import ZEROS, HFCheckpoint, HFConfig, HFFamily, TensorMap, TextFormat, Weights
 from regard.models import state_tensors
 
 __all__ = ["GENERATION", "HF_FAMILIES", "ImportedModel", "describe_config", "export_model", "family_of", "import_model",
@@ -41,7 +41,7 @@ class ImportedModel:
     table: HFFamily[Any]
     config: Any
     model: nn.Module
-    checkpoint: Checkpoint  # without its tensors, which the model holds
+    checkpoint: HFCheckpoint  # without its tensors, which the model holds
     untrained: tuple[str, ...]  # heads that the checkpoint lacks, randomly initialized
 
 
@@ -73,13 +73,13 @@ def read_model(folder: Path) -> ImportedModel:
     table = HF_FAMILIES[model_type]
     weights = _read_weights(folder)
     prefix = "" if any(name.startswith(table.prefix) for name in weights) else table.prefix  # to remove from the table
-    weights = table.normalize(Checkpoint(hf, _merge_aliases(weights, table, prefix)))
-    config = table.parse_config(Checkpoint(hf, weights))
+    weights = table.normalize(HFCheckpoint(hf, _merge_aliases(weights, table, prefix)))
+    config = table.parse_config(HFCheckpoint(hf, weights))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # a head that the checkpoint lacks is initialized the same each time
         model = table.build(config)
     absent = _copy_weights(model, weights, table, config, prefix)
-    return ImportedModel(table, config, model.eval(), Checkpoint(hf, {}), absent)
+    return ImportedModel(table, config, model.eval(), HFCheckpoint(hf, {}), absent)
 
 
 def export_model(family: str, config: object, model: nn.Module, folder: Path,
@@ -204,7 +204,7 @@ def _find_weights(folder: Path) -> list[Path]:
     pickles = sorted(file for end in ("*.bin", "*.pt", "*.pth") for file in folder.glob(end))
     why = (f"{pickles[0].name} is a pickle, which can run any code when opened" if pickles
            else "nor other safetensors; pickles, which can run code, are neither fetched nor opened")  # fmt: skip
-    name = (Checkpoint(read_config(folder), {}).architectures or ["AutoModel"])[0]  # AutoModel would drop the heads
+    name = (HFCheckpoint(read_config(folder), {}).architectures or ["AutoModel"])[0]  # AutoModel would drop the heads
     raise ValueError(f"there is no model.safetensors ({why}); convert it where you trust it: "
                      f"transformers.{name}.from_pretrained(...).save_pretrained(..., safe_serialization=True)")  # fmt: skip
 

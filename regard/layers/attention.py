@@ -19,25 +19,16 @@ from regard.layers.shapes import join_heads, split_heads
 
 __all__ = ["Attention", "CosineAttention", "QKVWithoutKeyBias", "Tap", "attend", "attend_tapped"]
 
+Score = Callable[[Tensor, Tensor], Tensor]  # queries (..., Q, E) and keys (..., K, E) → scores (..., Q, K)
 Prepare = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # queries and keys (B, H, ·, E) → the same, to be compared
 Project = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]  # tokens → queries, keys and values (B, H, ·, E)
 Merge = Callable[[Tensor], Tensor]  # mixed values (B, H, Q, E) → tokens
 Tap = Callable[[Tensor], None]  # receives the weights (..., Q, K)
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float | None = None,
-    score: Callable[[Tensor, Tensor], Tensor] | None = None,
-    bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    dropout: float = 0.0,
-    need_weights: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, score: Score | None = None,
+           bias: Tensor | None = None, mask: Tensor | None = None, causal: bool = False, dropout: float = 0.0,
+           need_weights: bool = False) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Mix the values by how well their keys match each query.
 
     q (..., Q, E), k and v (..., K, E); `bias` and `mask` broadcast to (..., Q, K).
@@ -49,7 +40,7 @@ def attend(
         past = causal_mask(q.shape[-2], k.shape[-2], q.device)
         mask, causal = past if mask is None else mask & past, False
     if score is None and not need_weights:  # the same numbers from one fused kernel
-        return _fused(q, k, v, _merge(bias, mask), causal, dropout, scale), None
+        return _fused(q, k, v, _additive_mask(bias, mask), causal, dropout, scale), None
     if score is None:
         scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)  # (..., Q, K)
     else:
@@ -65,8 +56,8 @@ def attend(
 
 
 def attend_tapped(tap: Tap | None, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None,
-                  score: Callable[[Tensor, Tensor], Tensor] | None = None, bias: Tensor | None = None,
-                  mask: Tensor | None = None, causal: bool = False, dropout: float = 0.0) -> Tensor:  # fmt: skip
+                  score: Score | None = None, bias: Tensor | None = None, mask: Tensor | None = None,
+                  causal: bool = False, dropout: float = 0.0) -> Tensor:  # fmt: skip
     """`attend`, with the weights passed to `tap` if there is one: → (..., Q, E)."""
     mixed, weights = attend(q, k, v, scale=scale, score=score, bias=bias, mask=mask, causal=causal, dropout=dropout,
                             need_weights=tap is not None)  # fmt: skip
@@ -75,25 +66,21 @@ def attend_tapped(tap: Tap | None, q: Tensor, k: Tensor, v: Tensor, *, scale: fl
     return mixed
 
 
-def _merge(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
+def _additive_mask(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
     """One additive or boolean mask for the fused kernel."""
     if bias is None or mask is None:
         return mask if bias is None else bias
     return bias.masked_fill(~mask, -math.inf)
 
 
-def _fused(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float | None
-) -> Tensor:
+def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float | None) -> Tensor:
     """Torch's fused kernel, which is fast only for 4-D q, k, v and a 2-D or 4-D mask."""
     if q.ndim != 4 or q.shape[:2] != k.shape[:2] or k.shape[:2] != v.shape[:2] or (mask is not None and mask.ndim != 4):
         return _folded(q, k, v, mask, causal, dropout, scale)
     return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)
 
 
-def _folded(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float | None
-) -> Tensor:
+def _folded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float | None) -> Tensor:
     """The same for any leading dimensions: fold them into two and unfold the result."""
     lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
 
@@ -143,15 +130,15 @@ class CosineAttention(nn.Module):
     Equation 2 of https://arxiv.org/abs/2111.09883, where the temperature is at least 0.01.
     """
 
-    def __init__(self, heads: int, sharpest: float = 100.0):
+    def __init__(self, heads: int, max_scale: float = 100.0):
         super().__init__()
         self.temperature = nn.Parameter(torch.full((heads, 1, 1), math.log(10.0)))  # its logarithm
-        self.sharpest = sharpest
+        self.max_scale = max_scale
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """(B, H, Q, E) and (B, H, K, E), each of the same shape."""
-        sharp = self.temperature.exp().clamp(max=self.sharpest)
-        q, k = (x * (to / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)) for x, to in ((q, sharp), (k, 1)))
+        scale = self.temperature.exp().clamp(max=self.max_scale)
+        q, k = (x * (to / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)) for x, to in ((q, scale), (k, 1)))
         return q, k
 
 

@@ -13,15 +13,8 @@ from torch import Tensor, nn
 
 from regard.layers.linear import Linear
 
-__all__ = [
-    "BucketedPositionBias",
-    "ContinuousPositionBias",
-    "DecomposedPositionBias",
-    "GeometricPrior",
-    "RelativePositionBias",
-    "bucket",
-    "relative_position_index",
-]
+__all__ = ["BucketedPositionBias", "ContinuousPositionBias", "DecomposedPositionBias", "GeometricPrior",
+           "RelativePositionBias", "bucket", "relative_position_index"]  # fmt: skip
 
 
 def bucket(distance: Tensor, buckets: int, max_distance: int, bidirectional: bool) -> Tensor:

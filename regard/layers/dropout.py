@@ -12,7 +12,7 @@ __all__ = ["DropPath", "Dropout", "drop_path_rates"]
 class Dropout(nn.Module):
     """Set a fraction of the elements to zero during training, and scale the others so that the mean stays.
 
-    On a CPU the random numbers are what dropout costs.  torch samples 64 bits for each element, on one core; here 64 bits
+    On a CPU, sampling is the cost of dropout.  torch samples 64 bits for each element, on one core; here 64 bits
     serve eight elements.  The rate is rounded to 1/256, and the scale follows the rounded rate, so the mean is unbiased.
     """
 

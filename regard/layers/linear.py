@@ -60,9 +60,9 @@ class Int8Linear(nn.Module):
         self.packed: dict[tuple[int, int], torch.ScriptObject] = {}
         with warnings.catch_warnings():  # torch warns once that a later release changes this API
             warnings.simplefilter("ignore")
-            self.pack(0, self.outputs)
+            self.prepack(0, self.outputs)
 
-    def pack(self, start: int = 0, stop: int | None = None) -> torch.ScriptObject:
+    def prepack(self, start: int = 0, stop: int | None = None) -> torch.ScriptObject:
         """The weights of outputs `start` to `stop` - 1, in the layout the kernel reads."""
         part = start, self.outputs if stop is None else stop
         if part not in self.packed:
@@ -76,7 +76,7 @@ class Int8Linear(nn.Module):
 
     def rows(self, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         """Only outputs `start` to `stop` - 1: (..., D) → (..., stop - start)."""
-        return torch.ops.quantized.linear_dynamic(x, self.pack(start, stop), REDUCE_RANGE)
+        return torch.ops.quantized.linear_dynamic(x, self.prepack(start, stop), REDUCE_RANGE)
 
     def forward(self, x: Tensor, activation: Activation | None = None) -> Tensor:
         """(..., D) → (..., N)."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from regard.layers.scores import Alike
+from regard.layers.scores import ScalarScore
 from regard.layers.shapes import from_planes, to_planes
 
 __all__ = ["LocalAttention", "ShiftedLayout"]
@@ -81,11 +81,11 @@ def chunks(batch: int, heads: int, rows: int, columns: int) -> Iterator[tuple[sl
 
 
 class Context(Protocol):
-    """What `forward` leaves for `backward`."""
+    """State that `forward` saves for `backward`."""
 
     saved_tensors: tuple[Tensor, ...]
     layout: ShiftedLayout
-    alike: Alike
+    score: ScalarScore
 
     def save_for_backward(self, *tensors: Tensor) -> None:
         """Filled by torch."""
@@ -95,24 +95,16 @@ class LocalAttention(Function):
     """Attention to the neighbourhood, chunk by chunk.  `backward` computes the weights again, so none are stored."""
 
     @staticmethod
-    def forward(
-        ctx: Context,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor,
-        outside: Tensor,
-        layout: ShiftedLayout,
-        alike: Alike,
-    ) -> Tensor:
+    def forward(ctx: Context, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, outside: Tensor, layout: ShiftedLayout,
+                score: ScalarScore) -> Tensor:  # fmt: skip
         """Mix the values: q (B, H, 1, Y, X), k (B, H, 1, ...), v (B, H, E, ...) → (B, H, E, Y, X)."""
         ctx.save_for_backward(q, k, v, bias, outside)
-        ctx.layout, ctx.alike = layout, alike
+        ctx.layout, ctx.score = layout, score
         mixed = v.new_empty(*v.shape[:3], *q.shape[3:])
         for chunk in chunks(*q.shape[:2], *q.shape[3:]):
             # Compare each query with its R² keys.
             keys = torch.cat(layout.shifted_views(layout.pack(k[chunk])))  # (R · R, L)
-            weights = attention_weights(alike(q[chunk].flatten(), keys), bias[:, chunk[1]], outside)  # (R · R, L)
+            weights = attention_weights(score(q[chunk].flatten(), keys), bias[:, chunk[1]], outside)  # (R · R, L)
 
             # Add up the values of one neighbour of all queries at a time.
             out = to_planes(mixed[chunk], 1)[0]  # (E, B, H, Y, X)
@@ -126,7 +118,7 @@ class LocalAttention(Function):
     @once_differentiable
     def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of q, k, v and the bias."""
-        (q, k, v, bias, outside), layout, alike = ctx.saved_tensors, ctx.layout, ctx.alike
+        (q, k, v, bias, outside), layout, score = ctx.saved_tensors, ctx.layout, ctx.score
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         grad_bias = torch.zeros_like(bias)
         for chunk in chunks(*q.shape[:2], *q.shape[3:]):
@@ -135,16 +127,15 @@ class LocalAttention(Function):
             queries = q[chunk].reshape(-1).detach().requires_grad_()  # (L,)
             keys = torch.cat(layout.shifted_views(packed_k)).requires_grad_()  # (R · R, L)
             with torch.enable_grad():
-                scores = alike(queries, keys)  # (R · R, L)
+                scores = score(queries, keys)  # (R · R, L)
             weights = attention_weights(scores.detach(), bias[:, chunk[1]], outside)
 
-            # Back through the weighted sum, one neighbour at a time: to its weight, and to its value where that lies.
+            # Back through the weighted sum, one neighbour at a time: to its weight, and to its value at its own position.
             grad_out = to_planes(grad[chunk], 1)[0].flatten(1)  # (E, L)
             grad_weights, packed_grad_v = torch.empty_like(weights), torch.zeros_like(packed_v)
             product = torch.empty_like(grad_out)
-            for weight, grad_weight, values, grad_values in zip(
-                weights, grad_weights, layout.shifted_views(packed_v), layout.shifted_views(packed_grad_v), strict=True
-            ):
+            views_v, views_grad_v = layout.shifted_views(packed_v), layout.shifted_views(packed_grad_v)
+            for weight, grad_weight, values, grad_values in zip(weights, grad_weights, views_v, views_grad_v, strict=True):
                 torch.sum(torch.mul(grad_out, values, out=product), 0, out=grad_weight)
                 grad_values.addcmul_(weight, grad_out)
 
@@ -152,7 +143,7 @@ class LocalAttention(Function):
             grad_scores = grad_weights.sub_((weights * grad_weights).sum(0)).mul_(weights)
             grad_queries, grad_keys = torch.autograd.grad(scores, (queries, keys), grad_scores)
 
-            # Add the gradients of all R² copies of a key where the key lies.
+            # Add up the gradients of all R² copies of a key.
             packed_grad_k = torch.zeros_like(packed_k)
             for grad_key, target in zip(grad_keys, layout.shifted_views(packed_grad_k), strict=True):
                 target.add_(grad_key)

@@ -22,15 +22,8 @@ Offset = Sequence[int]  # steps along each axis
 
 
 @torch.no_grad()
-def init_local_heads(
-    attentions: Sequence[Attention],
-    table: Tensor,
-    contents: Sequence[Tensor],
-    sides: Sequence[int],
-    offsets: Sequence[Offset],
-    sharpness: float,
-    scale: float,
-) -> None:
+def init_local_heads(attentions: Sequence[Attention], table: Tensor, contents: Sequence[Tensor], sides: Sequence[int],
+                     offsets: Sequence[Offset], sharpness: float, scale: float) -> None:  # fmt: skip
     """Initialize all heads to attend to the position at one of `offsets`, in turn.
 
     `table` (T, D) holds the embeddings of the positions on a line or grid of these `sides` and gets sinusoids of this `scale`;

@@ -38,9 +38,7 @@ def window_mask(rows: int, columns: int, window: int, shift: int, device: torch.
     return ids == ids.transpose(1, 2)  # (N, M · M, M · M)
 
 
-def neighborhood_mask(
-    rows: int, columns: int, kernel: int, stride: int = 1, device: torch.device | None = None
-) -> Tensor:
+def neighborhood_mask(rows: int, columns: int, kernel: int, stride: int = 1, device: torch.device | None = None) -> Tensor:
     """A position may attend to those of its neighbourhood that lie inside the image: (Y · X, R · R).
 
     `rows` and `columns` are those of the image; every `stride`-th position is a query.

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Additive", "Alike", "absolute_distance", "product", "squared_distance", "summed"]
+__all__ = ["Additive", "ScalarScore", "absolute_distance", "product", "squared_distance", "summed"]
 
-Alike = Callable[[Tensor, Tensor], Tensor]  # of two scalars, elementwise
+ScalarScore = Callable[[Tensor, Tensor], Tensor]  # of scalar queries and keys
 
 
 class Additive(nn.Module):
@@ -52,6 +52,6 @@ def product(q: Tensor, k: Tensor) -> Tensor:
     return q * k
 
 
-def summed(alike: Alike) -> Callable[[Tensor, Tensor], Tensor]:
+def summed(score: ScalarScore) -> Callable[[Tensor, Tensor], Tensor]:
     """The score of vectors as the sum over components: q (..., Q, E) and k (..., K, E) → scores (..., Q, K)."""
-    return lambda q, k: alike(q.unsqueeze(-2), k.unsqueeze(-3)).sum(-1)
+    return lambda q, k: score(q.unsqueeze(-2), k.unsqueeze(-3)).sum(-1)

@@ -50,11 +50,9 @@ def saved_tensors(model: nn.Module) -> dict[str, Tensor]:
 def read_config(folder: Path) -> tuple[str, Any]:
     """The family and the config of the model in a run folder."""
     run = RunFolder(folder)
-    family, values = run.description()
+    family, values = run.read_description()
     if family not in FAMILIES:
-        raise ValueError(
-            f"{run.config} names model_type 'regard-{family}'; known are regard-{', regard-'.join(FAMILIES)}"
-        )
+        raise ValueError(f"{run.config} names model_type 'regard-{family}'; known are regard-{', regard-'.join(FAMILIES)}")
     return family, build(run.config.name, FAMILIES[family].config, values)
 
 

@@ -47,10 +47,8 @@ class ImageGPTConfig:
         require_min(2, levels=self.levels)
         require_max(256, levels=self.levels)
         if self.levels**self.channels > 65_536:
-            raise ValueError(
-                f"{self.levels} levels in {self.channels} channels make {self.levels**self.channels:,} colours; "
-                f"use fewer levels, such as 8"
-            )
+            raise ValueError(f"{self.levels} levels in {self.channels} channels make {self.levels**self.channels:,} colours; "
+                             f"use fewer levels, such as 8")  # fmt: skip
         require_min(1, dim=self.dim, depth=self.depth, heads=self.heads, mlp_ratio=self.mlp_ratio)
         require_divisible(self.dim, self.heads)
         require_fraction(dropout=self.dropout)
@@ -61,7 +59,7 @@ class ImageGPTConfig:
         return int(self.levels**self.channels)
 
     @property
-    def stack(self) -> GPTConfig:
+    def gpt(self) -> GPTConfig:
         """Config of the GPT."""
         return GPTConfig(vocab=self.colours + 1, dim=self.dim, depth=self.depth, heads=self.heads, mlp_ratio=self.mlp_ratio,
                          max_len=self.image**2, dropout=self.dropout, attention_dropout=0.0)  # fmt: skip
@@ -80,7 +78,7 @@ class ImageGPT(nn.Module):
 
     def __init__(self, config: ImageGPTConfig):
         super().__init__()
-        self.config, self.gpt = config, GPT(config.stack)
+        self.config, self.gpt = config, GPT(config.gpt)
         self.output = self.gpt.output
         embed = self.gpt.embed
         init_local_heads([block.attn for block in self.gpt.blocks], embed.positions.table, [embed.tokens.weight],

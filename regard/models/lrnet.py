@@ -39,12 +39,12 @@ from regard.layers.dropout import drop_path_rates
 from regard.layers.linear import Linear
 from regard.layers.local_attention import LocalAttention, ShiftedLayout
 from regard.layers.masks import neighborhood_mask
-from regard.layers.scores import Alike, absolute_distance, product, squared_distance, summed
+from regard.layers.scores import ScalarScore, absolute_distance, product, squared_distance, summed
 from regard.layers.shapes import check_channels, from_neighborhoods, to_neighborhoods
 
 __all__ = ["SIZES", "LRNet", "LRNetConfig", "LocalRelation"]
 
-ALIKE: dict[str, Alike] = {"squared": squared_distance, "absolute": absolute_distance, "product": product}
+SCORES: dict[str, ScalarScore] = {"squared": squared_distance, "absolute": absolute_distance, "product": product}
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -92,9 +92,10 @@ class LocalRelation(nn.Module):
     neighbourhoods are gathered and go through `attend`; else `LocalAttention` computes the same without gathering.
     """
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, channels_per_head: int, alike: Alike, stride: int = 1):
+    def __init__(self, inputs: int, outputs: int, kernel: int, channels_per_head: int, score: ScalarScore,
+                 stride: int = 1):  # fmt: skip
         super().__init__()
-        self.kernel, self.alike, self.stride = kernel, alike, stride
+        self.kernel, self.score, self.stride = kernel, score, stride
         self.heads = -(-outputs // channels_per_head)
         self.padding = self.heads * channels_per_head - outputs  # zero channels that complete the last head
         self.value = nn.Conv2d(inputs, outputs, 1, bias=False)
@@ -120,7 +121,7 @@ class LocalRelation(nn.Module):
         layout = ShiftedLayout(self.kernel, self.stride, *q.shape[2:])
         outside = torch.zeros_like(mask.T, dtype=q.dtype).masked_fill_(~mask.T, -math.inf)[:, None]  # (R · R, 1, Y · X)
         bias, v = self.prior().T[..., None], v.unflatten(1, (self.heads, -1))  # (R · R, H, 1), (B, H, E, ...)
-        return LocalAttention.apply(q[:, :, None], k[:, :, None], v, bias, outside, layout, self.alike).flatten(1, 2)
+        return LocalAttention.apply(q[:, :, None], k[:, :, None], v, bias, outside, layout, self.score).flatten(1, 2)
 
     def gather(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """The same through `attend`, one query to a neighbourhood of keys."""
@@ -129,7 +130,7 @@ class LocalRelation(nn.Module):
         k = to_neighborhoods(k, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, 1)
         v = to_neighborhoods(v, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, E)
         tap = self.tap
-        mixed = attend_tapped(tap and (lambda weights: tap(weights.squeeze(3))), q, k, v, score=summed(self.alike),
+        mixed = attend_tapped(tap and (lambda weights: tap(weights.squeeze(3))), q, k, v, score=summed(self.score),
                               bias=self.prior()[:, None, None], mask=mask[:, None])  # (B, H, Y · X, 1, E)  # fmt: skip
         return from_neighborhoods(mixed, rows)
 
@@ -140,7 +141,7 @@ class LRNet(nn.Module):
     def __init__(self, config: LRNetConfig):
         super().__init__()
         self.config = c = config
-        relate = partial(LocalRelation, kernel=c.kernel, channels_per_head=c.channels_per_head, alike=ALIKE[c.score])
+        relate = partial(LocalRelation, kernel=c.kernel, channels_per_head=c.channels_per_head, score=SCORES[c.score])
         downsample, relu = c.stem == "imagenet", partial(nn.ReLU, inplace=True)
         self.stem = nn.Sequential(relate(c.channels, c.dim, stride=2 if downsample else 1), batch_norm(c.dim), relu(),
                                   nn.MaxPool2d(3, 2, 1) if downsample else nn.Identity())  # fmt: skip

@@ -68,9 +68,7 @@ class MViTConfig:
     def __post_init__(self) -> None:
         require_min(1, image=self.image, patch=self.patch, kernel=self.kernel, channels=self.channels, dim=self.dim,
                     heads=self.heads, mlp_ratio=self.mlp_ratio, stride=self.stride, classes=self.classes)  # fmt: skip
-        require_min(
-            1, **{"stages of depths": len(self.depths), **{f"depths[{i}]": n for i, n in enumerate(self.depths)}}
-        )
+        require_min(1, **{"stages of depths": len(self.depths), **{f"depths[{i}]": n for i, n in enumerate(self.depths)}})
         require_divisible(self.dim, self.heads)
         require_fraction(dropout=self.dropout, drop_path=self.drop_path)
         if self.kernel % 2 == 0:
@@ -127,7 +125,7 @@ def plan_blocks(c: MViTConfig) -> list[PoolPlan]:
     return plans
 
 
-class Pool(nn.Module):
+class GridPool(nn.Module):
     """Pool the grid, then norm; the `before` tokens before the grid are not pooled."""
 
     def __init__(self, before: int, pool: nn.Module, norm: nn.Module):
@@ -153,12 +151,12 @@ class NoPool(nn.Module):
 
 def max_pool(stride: int, before: int) -> nn.Module:
     """Max pooling; stride 1 pools nothing."""
-    return Pool(before, nn.MaxPool2d(stride + 1, stride, stride // 2), nn.Identity()) if stride > 1 else NoPool()
+    return GridPool(before, nn.MaxPool2d(stride + 1, stride, stride // 2), nn.Identity()) if stride > 1 else NoPool()
 
 
 def conv_pool(stride: int, before: int, width: int) -> nn.Module:
     """Depthwise 3 × 3 convolution."""
-    return Pool(before, nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False), Norm(width))
+    return GridPool(before, nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False), Norm(width))
 
 
 class PoolingAttention(nn.Module):
@@ -184,19 +182,16 @@ class PoolingAttention(nn.Module):
         self.bias = DecomposedPositionBias(width, finer, before) if c.positions == "relative" else None
         self.tap: Tap | None = None
 
-    def query_grid(self, grid: Grid) -> Grid:
-        """Rows and columns of its queries and output, for tokens on this grid."""
-        return grid[0] // self.strides[0], grid[1] // self.strides[0]
-
-    def key_grid(self, grid: Grid) -> Grid:
-        """Rows and columns of its keys, for tokens on this grid."""
-        return grid[0] // self.strides[1], grid[1] // self.strides[1]
+    def pooled_grids(self, grid: Grid) -> tuple[Grid, Grid]:
+        """Rows and columns of its queries (and so of its output) and of its keys, for tokens on this grid."""
+        (rows, columns), (queries, keys) = grid, self.strides
+        return (rows // queries, columns // queries), (rows // keys, columns // keys)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """(B, T, D) → (B, Q, inner)."""
         q, k, v = split_heads(self.qkv(x), self.heads, 3)  # (B, H, T, E)
         q, k, v = self.pool_q(q, grid), self.pool_k(k, grid), self.pool_v(v, grid)  # (B, H, Q, E), (B, H, K, E) twice
-        bias = None if self.bias is None else self.bias(q, self.query_grid(grid), self.key_grid(grid))  # (B, H, Q, K)
+        bias = None if self.bias is None else self.bias(q, *self.pooled_grids(grid))  # (B, H, Q, K)
         mixed = attend_tapped(self.tap, q, k, v, bias=bias)  # (B, H, Q, E)
         return self.out(join_heads(mixed + q if self.residual else mixed))  # (B, Q, inner)
 
@@ -216,9 +211,7 @@ class Block(nn.Module):
         self.expand1 = Linear(plan.dim, plan.inner) if plan.dim != plan.inner else None
         self.pool = max_pool(plan.queries, int(c.pool == "token"))
         self.norm2, hidden = Norm(plan.inner), c.mlp_ratio * plan.inner
-        self.mlp = nn.Sequential(
-            OrderedDict(up=Linear(plan.inner, hidden), gelu=nn.GELU(), down=Linear(hidden, plan.out))
-        )
+        self.mlp = nn.Sequential(OrderedDict(up=Linear(plan.inner, hidden), gelu=nn.GELU(), down=Linear(hidden, plan.out)))
         self.expand2 = Linear(plan.inner, plan.out) if plan.inner != plan.out else None
         self.drop = DropPath(drop_path)
 
@@ -255,15 +248,11 @@ class MViT(nn.Module):
                 nn.init.zeros_(part.bias)
 
     def grids(self, height: int, width: int) -> dict[str, tuple[Grid, Grid]]:
-        """Query grid and key grid of each attention, by module name, for an image of this size in pixels.
-
-        The weights from `watch` have a row for each position of the first and a column for each of the second, row by row, after
-        those of a class token.
-        """
+        """Grids of queries and of keys of each attention, by module name, for an image of this size in pixels."""
         grid, grids = (height // self.config.patch, width // self.config.patch), {}
         for index, block in enumerate(self.blocks):
-            grids[f"blocks.{index}.attn"] = block.attn.query_grid(grid), block.attn.key_grid(grid)
-            grid = block.attn.query_grid(grid)
+            grids[f"blocks.{index}.attn"] = block.attn.pooled_grids(grid)
+            grid, _ = block.attn.pooled_grids(grid)
         return grids
 
     def encode(self, x: Tensor) -> Tensor:
@@ -280,7 +269,7 @@ class MViT(nn.Module):
             x = x + self.positions(*grid)
         for block in self.blocks:
             x = block(x, grid)  # (B, Q, out)
-            grid = block.attn.query_grid(grid)
+            grid, _ = block.attn.pooled_grids(grid)
         return x
 
     def forward(self, x: Tensor) -> Tensor:

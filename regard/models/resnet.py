@@ -56,9 +56,8 @@ class ResNetConfig:
         require_min(1, image=self.image, channels=self.channels, dim=self.dim, heads=self.heads, classes=self.classes)
         require_fraction(drop_path=self.drop_path)
         if len(self.dims) != len(self.depths) or not self.dims:
-            raise ValueError(
-                f"dims has {len(self.dims)} stages and depths {len(self.depths)}; give one number per stage in both"
-            )
+            raise ValueError(f"dims has {len(self.dims)} stages and depths {len(self.depths)}; "
+                             f"give one number per stage in both")  # fmt: skip
         for dim, depth in zip(self.dims, self.depths, strict=True):
             require_min(1, dims=dim, depths=depth)
             if self.block == "bottleneck" and dim % BOTTLENECK:

@@ -285,7 +285,5 @@ def attention_received(weights: Tensor, block: Block, rows: int, columns: int) -
     order, inverse, _ = plan_windows(rows, columns, window, shift, weights.device)
     real = torch.zeros(len(order), device=weights.device).index_fill(0, inverse, 1).view(-1, 1, window**2, 1)
     received = (weights.unflatten(0, (-1, len(real))) * real).sum(-2)  # (B, N, H, M · M)
-    received = (
-        received.transpose(1, 2).flatten(2).index_select(2, inverse).unflatten(2, (rows, columns))
-    )  # (B, H, Y, X)
+    received = received.transpose(1, 2).flatten(2).index_select(2, inverse).unflatten(2, (rows, columns))  # (B, H, Y, X)
     return received / received.mean((2, 3), keepdim=True)

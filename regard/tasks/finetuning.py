@@ -36,18 +36,14 @@ def inherit(tables: Tables, changes: Iterable[str], families: Mapping[str, Famil
     for key in (change.partition("=")[0] for change in changes):
         table, _, name = key.partition(".")
         if key == "model" or (table == "model" and name not in FREE) or (table == "data" and name in inherited):
-            raise ValueError(
-                f"{key} and init={init.path} were both given; the model and its preprocessing are those of init"
-            )
+            raise ValueError(f"{key} and init={init.path} were both given; the model and its preprocessing are those of init")
     before = read(init.run)
     tables["model"] = {"family": family, **{key: model[key] for key in FREE if key in model}}
     decided = {key: getattr(config if key in COUNTED else before.data, key) for key in inherited}
     tables["data"] = {**tables.get("data", {}), **decided}
     tables["untrained"] = [head for head in before.untrained if head not in tasks[task].trains]  # type: ignore[attr-defined]
     usual = default.get(str(model.get("size", "")), default.get("base", next(iter(default.values()))))
-    return dataclasses.replace(
-        config, **{key: getattr(usual, key) for key in (*FREE, "classes") if hasattr(config, key)}
-    )
+    return dataclasses.replace(config, **{key: getattr(usual, key) for key in (*FREE, "classes") if hasattr(config, key)})
 
 
 def copy_tokenizer(run: Run, file: Path) -> None:

@@ -18,8 +18,7 @@ from regard.data.image.batches import ImageBatch, all_image_batches, image_batch
 from regard.data.image.config import ImageData
 from regard.data.image.io import Bytes
 from regard.data.image.store import ImageDataset, prepare, read_split, read_square, resize_function, resize_side
-from regard.data.position import DataPosition
-from regard.data.text.tokenizer import Tokenizer
+from regard.data.position import BatchStream, DataPosition
 from regard.tasks.metrics import Score, classification_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task
 from regard.tasks.text_embedding import Prediction
@@ -27,9 +26,7 @@ from regard.tasks.text_embedding import Prediction
 __all__ = ["TASK", "ImageClassifier"]
 
 HEAD = "classifier"
-UNTRAINED = (
-    "this model has no trained classes; train it on some: regard train images init=THIS_FOLDER data.train=IMAGES"
-)
+UNTRAINED = "this model has no trained classes; train it on some: regard train images init=THIS_FOLDER data.train=IMAGES"
 SAMPLED = 1000  # validation images classified at every evaluation
 
 
@@ -83,9 +80,7 @@ class ImageClassifier:
         if isinstance(image, str | Path):
             return read_square(data, c, side, Path(image))
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != c.channels or not image.size:
-            raise ValueError(
-                f"an array of {image.dtype}, {image.shape}; wanted bytes (uint8), rows × columns × {c.channels}"
-            )
+            raise ValueError(f"an array of {image.dtype}, {image.shape}; wanted bytes (uint8), rows × columns × {c.channels}")
         return resize_function(data, c.image)(image, side)
 
 
@@ -93,8 +88,7 @@ def image_class_loss(model: nn.Module, batch: ImageBatch, label_smoothing: float
     """Cross-entropy of the class of each image; of a mixture of two images, weighted by their parts."""
     logits = model(batch.image)  # (B, classes)
     first, second = (
-        F.cross_entropy(logits, label, reduction="none", label_smoothing=label_smoothing)
-        for label in (batch.label, batch.other)
+        F.cross_entropy(logits, label, reduction="none", label_smoothing=label_smoothing) for label in (batch.label, batch.other)
     )
     nll = F.cross_entropy(logits.detach(), batch.label, reduction="sum")
     return (batch.part * first + (1 - batch.part) * second).sum(), nll
@@ -104,9 +98,7 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> I
     return prepare(run.data, run.model, report, progress, labeled=True)
 
 
-def _batches(
-    run: Run, dataset: ImageDataset, position: DataPosition
-) -> Iterator[tuple[Callable[[], ImageBatch], DataPosition]]:
+def _batches(run: Run, dataset: ImageDataset, position: DataPosition) -> BatchStream[ImageBatch]:
     return image_batches(dataset.train, run.model.image, run.train.batch_size, run.train.seed, run.data, position)
 
 
@@ -130,19 +122,12 @@ def _score(classifier: ImageClassifier, split: str, options: ScoreOptions) -> li
     run, model, labels = classifier.run, classifier.model, classifier.labels
     if not classifier.trained:
         raise ValueError(UNTRAINED)
-    images, device = (
-        read_split(run.data, run.model, split, options.report, labels=labels),
-        next(model.parameters()).device,
-    )
+    images, device = (read_split(run.data, run.model, split, options.report, labels=labels), next(model.parameters()).device)
     predicted: list[int] = []
     for batch in all_image_batches(images, run.model.image, run.train.batch_size, run.data):
         predicted += model(batch.image.to(device)).argmax(-1).tolist()
         options.progress(len(predicted))
     return classification_scores([labels[n] for n in predicted], [labels[n] for n in images.labels], labels, "images")
-
-
-def _make(model: nn.Module, run: Run, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> ImageClassifier:
-    return ImageClassifier(model, run, labels)
 
 
 TASK: Task[nn.Module, ImageDataset, ImageBatch, ImageClassifier] = Task(
@@ -154,7 +139,7 @@ TASK: Task[nn.Module, ImageDataset, ImageBatch, ImageClassifier] = Task(
     batches=_batches,
     validation=_validation,
     loss=image_class_loss,
-    predictor=_make,
+    predictor=lambda model, run, tokenizer, labels: ImageClassifier(model, run, labels),
     score=_score,
     samples=_samples,
     batch_text=lambda run: f"{run.train.batch_size * run.train.accumulate:,} images",

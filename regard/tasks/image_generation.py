@@ -18,8 +18,7 @@ from regard.data.image.batches import all_pixel_batches, dequantize, pixel_batch
 from regard.data.image.config import ImageData, require_unchanged
 from regard.data.image.io import Bytes
 from regard.data.image.store import ImageDataset, prepare, read_split
-from regard.data.position import DataPosition
-from regard.data.text.tokenizer import Tokenizer
+from regard.data.position import BatchStream, DataPosition
 from regard.data.text.windows import WindowBatch
 from regard.decode import search
 from regard.decode.fast import decoder
@@ -79,9 +78,7 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> I
     return prepare(run.data, run.model, report, progress, labeled=False)
 
 
-def _batches(
-    run: Run, dataset: ImageDataset, position: DataPosition
-) -> Iterator[tuple[Callable[[], WindowBatch], DataPosition]]:
+def _batches(run: Run, dataset: ImageDataset, position: DataPosition) -> BatchStream[WindowBatch]:
     t = run.train
     return pixel_batches(dataset.train, run.model.levels, t.batch_size, t.seed, run.data.fraction, position)
 
@@ -100,10 +97,6 @@ def _score(generator: ImageGenerator, split: str, options: ScoreOptions) -> list
     return [Score("bits per pixel", loss / math.log(2), how)]
 
 
-def _make(model: nn.Module, run: Run, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> ImageGenerator:
-    return ImageGenerator(model, run)
-
-
 TASK: Task[CausalModel, ImageDataset, WindowBatch, ImageGenerator] = Task(
     name="image_generation",
     kinds=("image-decoder",),
@@ -113,7 +106,7 @@ TASK: Task[CausalModel, ImageDataset, WindowBatch, ImageGenerator] = Task(
     batches=_batches,
     validation=_validation,
     loss=next_token_loss,
-    predictor=_make,
+    predictor=lambda model, run, tokenizer, labels: ImageGenerator(model, run),
     score=_score,
     batch_text=lambda run: f"{run.train.batch_size * run.train.accumulate:,} images",
     unit="pixel",

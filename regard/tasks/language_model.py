@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from regard.config import Run
-from regard.data.position import DataPosition
+from regard.data.position import BatchStream, DataPosition
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, encode_text_split, prepare_text
 from regard.data.text.store import PairStore, TextStore
@@ -60,14 +60,9 @@ class TextGenerator:
         """The context length, in tokens."""
         return int(self.model.max_len)  # type: ignore[arg-type]
 
-    def generate(
-        self, prompt: str, *, tokens: int | None = None, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
-        seed: int = 0, stop: Sequence[str] = (),
-    ) -> str:  # fmt: skip
+    def generate(self, prompt: str, **options: Any) -> str:
         """The text that follows a prompt; options as for `stream`."""
-        return "".join(
-            self.stream(prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop)
-        )
+        return "".join(self.stream(prompt, **options))
 
     def stream(
         self, prompt: str, *, tokens: int | None = None, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
@@ -101,9 +96,7 @@ class TextGenerator:
         ids = ids or self._start_ids()
         room = self.context - len(ids) + 1  # the last token generated is not read again
         if room < 1:
-            raise ValueError(
-                f"the prompt has {len(ids):,} tokens; this model's context length is {self.context:,}: shorten it"
-            )
+            raise ValueError(f"the prompt has {len(ids):,} tokens; this model's context length is {self.context:,}: shorten it")
         if tokens is not None and tokens > room:
             raise ValueError(f"a prompt of {len(ids):,} tokens and {tokens:,} more; this model's context length is "
                              f"{self.context:,}: ask for at most {room:,}")  # fmt: skip
@@ -163,9 +156,7 @@ def _prefix_length(text: str, stop: str) -> int:
 def next_token_loss(model: CausalModel, batch: WindowBatch, label_smoothing: float) -> tuple[Tensor, Tensor]:
     """Each token of a window is predicted from those before it."""
     features = model.features(batch.text[:, :-1]).flatten(0, 1)  # (B · T, D)
-    return linear_cross_entropy(
-        features, model.output.weight, model.output.bias, batch.text[:, 1:].flatten(), label_smoothing
-    )
+    return linear_cross_entropy(features, model.output.weight, model.output.bias, batch.text[:, 1:].flatten(), label_smoothing)
 
 
 def plain_text(store: PairStore | TextStore) -> TextStore:
@@ -178,9 +169,7 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
     return prepare_text(run.data, tokenizer, report, progress, extra_tokens=(), task=TASK.name)
 
 
-def _batches(
-    run: Run, dataset: TextDataset, position: DataPosition
-) -> Iterator[tuple[Callable[[], WindowBatch], DataPosition]]:
+def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[WindowBatch]:
     return windows(plain_text(dataset.train).tokens, run.data.max_len, run.train.batch_tokens, run.train.seed, position)
 
 
@@ -213,7 +202,7 @@ def _score(generator: TextGenerator, split: str, options: ScoreOptions) -> list[
     loss = evaluate(generator.model, _validation(run, dataset), next_token_loss)
     scores = [perplexity(loss)]
     ordinary = (
-        token for n, token in enumerate(tokenizer.tokens(range(tokenizer.vocab))) if n not in tokenizer.special_ids
+        token for n, token in enumerate(tokenizer.ids_to_tokens(range(tokenizer.vocab))) if n not in tokenizer.special_ids
     )
     if all(len(token) == 1 for token in ordinary):
         scores.append(Score("bits per character", loss / math.log(2), "of all but the first"))
@@ -228,11 +217,6 @@ def _check(run: Run, model: CausalModel) -> None:
                          f"set model.max_len={length} too, or data.max_len={context}")  # fmt: skip
 
 
-def _make(model: nn.Module, run: Run, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> TextGenerator:
-    assert tokenizer is not None
-    return TextGenerator(model, tokenizer, run)
-
-
 TASK: Task[CausalModel, TextDataset, WindowBatch, TextGenerator] = Task(
     name="language_model",
     kinds=("decoder",),
@@ -242,7 +226,7 @@ TASK: Task[CausalModel, TextDataset, WindowBatch, TextGenerator] = Task(
     batches=_batches,
     validation=_validation,
     loss=next_token_loss,
-    predictor=_make,
+    predictor=lambda model, run, tokenizer, labels: TextGenerator(model, tokenizer, run),
     score=_score,
     samples=_samples,
     check=_check,

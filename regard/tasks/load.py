@@ -33,9 +33,7 @@ def pick_device(wanted: str) -> torch.device:
     if wanted == "auto":
         return torch.device(available[0])
     kind, _, index = wanted.partition(":")
-    if kind not in available or (
-        index and not (index.isdecimal() and kind == "cuda" and int(index) < torch.cuda.device_count())
-    ):
+    if kind not in available or (index and not (index.isdecimal() and kind == "cuda" and int(index) < torch.cuda.device_count())):
         raise ValueError(f"no device {wanted!r} on this machine; there is {', '.join(available)}, or auto")
     return torch.device(wanted)
 

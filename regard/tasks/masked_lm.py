@@ -4,28 +4,28 @@ Shapes: B texts, T tokens, N masked tokens, D width, V vocabulary.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, TypedDict
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from regard.config import Run
-from regard.data.position import DataPosition
+from regard.data.position import BatchStream, DataPosition
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, encode_text_split, prepare_text, require_special
 from regard.data.text.store import Ints
-from regard.data.text.tokenizer import SpecialTokens, Tokenizer
+from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.windows import MaskedBatch, all_masked_windows, masked_windows
 from regard.tasks.language_model import perplexity, plain_text, validation_of
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, evaluate
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
-from regard.tasks.text_embedding import Prediction, TextEmbedder, TextEncoder, encode_texts, max_text_len
+from regard.tasks.text_embedding import Prediction, TextEmbedder, TextEncoder
 
 __all__ = ["TASK", "FilledText", "MaskedLM"]
 
@@ -34,7 +34,7 @@ COUNTED = 4_000_000  # training tokens that the baselines count
 HEAD = "lm_head"
 
 
-class LMHead(Protocol):
+class PredictionHead(Protocol):
     """Vectors → logits of masked tokens."""
 
     output: nn.Linear
@@ -49,7 +49,7 @@ class LMHead(Protocol):
 class MaskedModel(TextEncoder, Protocol):
     """What this task asks of a model."""
 
-    lm_head: LMHead
+    lm_head: PredictionHead
 
 
 class FilledText(NamedTuple):
@@ -71,20 +71,7 @@ class MaskedLM:
     tokenizer: Tokenizer
     run: Run
 
-    @property
-    def max_len(self) -> int:
-        """The most tokens of a text."""
-        return max_text_len(self.model, self.run)
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text."""
-        return encode_texts(self.tokenizer, texts)
-
-    def embed(
-        self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None
-    ) -> Tensor:
-        """A unit vector for each text, see `TextEmbedder`."""
-        return TextEmbedder(self.model, self.tokenizer, self.run).embed(texts, progress)
+    max_len, encode, embed = TextEmbedder.max_len, TextEmbedder.encode, TextEmbedder.embed
 
     @torch.inference_mode()
     def fill(self, text: str, top: int = 5) -> FilledText:
@@ -96,7 +83,7 @@ class MaskedLM:
             raise ValueError("this model's tokenizer has no mask token; it was not trained to predict masked words")
         if MASK not in text:
             raise ValueError(f"no {MASK} in {text[:60]!r}; write {MASK} where a word is to be predicted")
-        [name] = self.tokenizer.tokens([special.mask])
+        [name] = self.tokenizer.ids_to_tokens([special.mask])
         [ids] = self.tokenizer.encode([text.replace(MASK, name)], parse_special=True)
         if len(ids) > self.max_len:
             raise ValueError(f"the text has {len(ids):,} tokens; this model takes at most {self.max_len:,}: shorten it")
@@ -130,28 +117,16 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
     return prepare_text(run.data, tokenizer, report, progress, extra_tokens=extra, task=TASK.name, check=check)
 
 
-class _Masking(TypedDict):
-    length: int
-    tokens: int
-    special: SpecialTokens
-    special_ids: Sequence[int]
-    vocab: int
-
-
-def _masking(run: Run, tokenizer: Tokenizer) -> _Masking:
-    return {"length": run.data.max_len, "tokens": run.train.batch_tokens, "special": tokenizer.special,
-            "special_ids": tokenizer.special_ids, "vocab": tokenizer.vocab}  # fmt: skip
-
-
-def _batches(
-    run: Run, dataset: TextDataset, position: DataPosition
-) -> Iterator[tuple[Callable[[], MaskedBatch], DataPosition]]:
-    text = plain_text(dataset.train).tokens
-    return masked_windows(text, seed=run.train.seed, position=position, **_masking(run, dataset.tokenizer))
+def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[MaskedBatch]:
+    text, tokenizer, t = plain_text(dataset.train).tokens, dataset.tokenizer, run.train
+    return masked_windows(text, run.data.max_len, t.batch_tokens, t.seed, tokenizer.special, tokenizer.special_ids, tokenizer.vocab,
+                          position)  # fmt: skip
 
 
 def _validation(run: Run, dataset: TextDataset) -> Iterator[MaskedBatch]:
-    return all_masked_windows(plain_text(dataset.valid).tokens, **_masking(run, dataset.tokenizer))
+    text, tokenizer = plain_text(dataset.valid).tokens, dataset.tokenizer
+    special, ids = tokenizer.special, tokenizer.special_ids
+    return all_masked_windows(text, run.data.max_len, run.train.batch_tokens, special, ids, tokenizer.vocab)
 
 
 def _samples(predictor: MaskedLM | TextEmbedder, dataset: TextDataset) -> list[str]:
@@ -227,18 +202,9 @@ def _baselines(predicted: _Predicted, text: Ints, vocab: int) -> list[Score]:
         ("bigram baseline", best[predicted.before] == predicted.truth, p_bigram),
     )
     return [
-        Score(
-            name,
-            100 * float(right.mean()),
-            f"of the training text; perplexity {math.exp(-float(np.log(p).mean())):.2f}",
-        )
+        Score(name, 100 * float(right.mean()), f"of the training text; perplexity {math.exp(-float(np.log(p).mean())):.2f}")
         for name, right, p in rows
     ]
-
-
-def _make(model: nn.Module, run: Run, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> MaskedLM | TextEmbedder:
-    assert tokenizer is not None
-    return (TextEmbedder if HEAD in run.untrained else MaskedLM)(model, tokenizer, run)
 
 
 TASK: Task[MaskedModel, TextDataset, MaskedBatch, MaskedLM | TextEmbedder] = Task(
@@ -250,7 +216,7 @@ TASK: Task[MaskedModel, TextDataset, MaskedBatch, MaskedLM | TextEmbedder] = Tas
     batches=_batches,
     validation=_validation,
     loss=masked_token_loss,
-    predictor=_make,
+    predictor=lambda model, run, tokenizer, labels: (TextEmbedder if HEAD in run.untrained else MaskedLM)(model, tokenizer, run),
     score=_score,
     samples=_samples,
     check=lambda run, model: require_context(run, model, extra=0),

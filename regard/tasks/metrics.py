@@ -9,7 +9,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, nn
 
-__all__ = ["Score", "classification_scores", "evaluate", "translation_scores"]
+__all__ = ["Batch", "Score", "classification_scores", "evaluate", "translation_scores"]
 
 
 class Score(NamedTuple):
@@ -20,19 +20,22 @@ class Score(NamedTuple):
     signature: str
 
 
-class _Batch(Protocol):
+class Batch(Protocol):
+    """What training and evaluation ask of a batch."""
+
     @property
-    def tokens(self) -> int: ...
-    def to(self, device: torch.device) -> Self: ...
+    def tokens(self) -> int:
+        """How many predictions it holds; the loss is averaged over them."""
+
+    def to(self, device: torch.device) -> Self:
+        """The same batch on another device."""
 
 
-Made = TypeVar("Made", bound=_Batch)
+Made = TypeVar("Made", bound=Batch)
 
 
 @torch.inference_mode()
-def evaluate(
-    model: nn.Module, batches: Iterable[Made], loss: Callable[[Any, Made, float], tuple[Tensor, Tensor]]
-) -> float:
+def evaluate(model: nn.Module, batches: Iterable[Made], loss: Callable[[Any, Made, float], tuple[Tensor, Tensor]]) -> float:
     """Mean negative log-likelihood of a prediction, in nats; no label smoothing, no dropout."""
     training, device = model.training, next(model.parameters()).device
     model.eval()
@@ -42,9 +45,7 @@ def evaluate(
         total, count = total + float(nll), count + batch.tokens
     model.train(training)
     if not count:
-        raise ValueError(
-            "the validation data has nothing to predict; give more of it, in the language of the training data"
-        )
+        raise ValueError("the validation data has nothing to predict; give more of it, in the language of the training data")
     return total / count
 
 
@@ -66,9 +67,7 @@ def translation_scores(answers: Sequence[str], references: Sequence[Sequence[str
     return [*scores, Score("exact", exact, "answers equal to a reference")]
 
 
-def classification_scores(
-    predicted: Sequence[str], wanted: Sequence[str], labels: Sequence[str], what: str
-) -> list[Score]:
+def classification_scores(predicted: Sequence[str], wanted: Sequence[str], labels: Sequence[str], what: str) -> list[Score]:
     """Accuracy, and the mean over classes of F1."""
     right = Counter(p for p, w in zip(predicted, wanted, strict=True) if p == w)
     chosen, present = Counter(predicted), Counter(wanted)

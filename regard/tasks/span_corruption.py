@@ -1,14 +1,12 @@
 """Span corruption (T5): spans of a text are cut out, each leaving a sentinel; the model generates what is missing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from torch import nn
-
 from regard.config import Run
-from regard.data.position import DataPosition
+from regard.data.position import BatchStream, DataPosition
 from regard.data.text.batches import PairBatch
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, prepare_text, require_special
@@ -34,9 +32,7 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
     return prepare_text(run.data, tokenizer, report, progress, extra_tokens=SENTINELS, task=TASK.name, check=check)
 
 
-def _batches(
-    run: Run, dataset: TextDataset, position: DataPosition
-) -> Iterator[tuple[Callable[[], PairBatch], DataPosition]]:
+def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[PairBatch]:
     text, special = plain_text(dataset.train).tokens, dataset.tokenizer.special
     return span_windows(text, run.data.max_len, run.train.batch_tokens, run.train.seed, special, position)
 
@@ -51,11 +47,6 @@ def _score(predictor: Translator, split: str, options: ScoreOptions) -> list[Sco
     return [perplexity(evaluate(predictor.model, _validation(predictor.run, dataset), sequence_loss))]
 
 
-def _make(model: nn.Module, run: Run, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> Translator:
-    assert tokenizer is not None
-    return Translator(model, tokenizer, run, spell_spans)
-
-
 TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     name="span_corruption",
     kinds=KINDS,
@@ -65,7 +56,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     batches=_batches,
     validation=_validation,
     loss=sequence_loss,
-    predictor=_make,
+    predictor=lambda model, run, tokenizer, labels: Translator(model, tokenizer, run, spell_spans),
     score=_score,
     check=lambda run, model: require_context(run, model, extra=1),
 )

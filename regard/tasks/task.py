@@ -6,34 +6,22 @@ The training loop, the model card, scoring and the command line ask the task of 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from regard.config import Run
-from regard.data.position import DataPosition
+from regard.data.position import BatchStream, DataPosition
 from regard.data.text.tokenizer import Tokenizer
-from regard.tasks.metrics import Score
+from regard.tasks.metrics import Batch, Score
 
-__all__ = ["Batch", "Card", "Dataset", "Progress", "Report", "ScoreOptions", "Split", "Task", "require_context"]
+__all__ = ["Batch", "Card", "Dataset", "EncodedSplit", "Progress", "Report", "ScoreOptions", "Task", "require_context"]
 
 Report = Callable[[str], None]  # prints one line
 Progress = Callable[[str, int], None]  # (what, how many are done)
 
 
-class Batch(Protocol):
-    """What the training loop asks of a batch."""
-
-    @property
-    def tokens(self) -> int:
-        """How many predictions it holds; the loss is averaged over them."""
-
-    def to(self, device: torch.device) -> Self:
-        """The same batch on another device."""
-
-
-class Split(Protocol):
+class EncodedSplit(Protocol):
     """One encoded split of a data set."""
 
     @property
@@ -45,7 +33,7 @@ class Dataset(Protocol):
     """What the training loop asks of a data set."""
 
     @property
-    def train(self) -> Split:
+    def train(self) -> EncodedSplit:
         """The training split."""
 
     @property
@@ -92,16 +80,10 @@ class Task(Generic[Model, Data, Made, Predictor]):
     data: type  # config class of its data
     card: Card
     prepare: Callable[[Run, Path, Report, Progress], Data]  # finds and encodes the data; the path is of the tokenizer
-    batches: Callable[
-        [Run, Data, DataPosition], Iterator[tuple[Callable[[], Made], DataPosition]]
-    ]  # endless; makes a batch when called
+    batches: Callable[[Run, Data, DataPosition], BatchStream[Made]]  # endless; makes a batch when called
     validation: Callable[[Run, Data], Iterator[Made]]  # every validation example once
-    loss: Callable[
-        [Model, Made, float], tuple[Tensor, Tensor]
-    ]  # (model, batch, label_smoothing) → two sums, see `loss.py`
-    predictor: Callable[
-        [nn.Module, Run, Tokenizer | None, tuple[str, ...]], Predictor
-    ]  # (model, run, tokenizer, labels)
+    loss: Callable[[Model, Made, float], tuple[Tensor, Tensor]]  # (model, batch, label_smoothing) → two sums, see `loss.py`
+    predictor: Callable[[nn.Module, Run, Any, tuple[str, ...]], Predictor]  # (model, run, tokenizer, labels)
     score: Callable[[Predictor, str, ScoreOptions], list[Score]]  # of a split by name, or a file
     samples: Callable[[Predictor, Data], list[str]] = lambda predictor, dataset: []  # lines shown at every evaluation
     check: Callable[[Run, Model], None] = lambda run, model: None  # refuses a model that does not fit the data

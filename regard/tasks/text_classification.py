@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import Run
-from regard.data.position import DataPosition
+from regard.data.position import BatchStream, DataPosition
 from regard.data.text.batches import LabeledBatch, all_labeled_batches, labeled_batches
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, prepare_labeled
@@ -20,7 +20,7 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.tasks.loss import class_cross_entropy
 from regard.tasks.metrics import Score, classification_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
-from regard.tasks.text_embedding import Prediction, TextEmbedder, encode_texts, encoded_batches, max_text_len
+from regard.tasks.text_embedding import Prediction, TextEmbedder, encoded_batches
 
 __all__ = ["TASK", "TextClassifier"]
 
@@ -47,27 +47,11 @@ class TextClassifier:
     run: Run
     labels: tuple[str, ...]
 
-    @property
-    def max_len(self) -> int:
-        """The most tokens of a text; longer ones are truncated."""
-        return max_text_len(self.model, self.run)
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text."""
-        return encode_texts(self.tokenizer, texts)
-
-    def embed(
-        self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None
-    ) -> Tensor:
-        """A unit vector for each text, see `TextEmbedder`."""
-        return TextEmbedder(self.model, self.tokenizer, self.run).embed(texts, progress)
+    max_len, encode, embed = TextEmbedder.max_len, TextEmbedder.encode, TextEmbedder.embed
 
     @torch.inference_mode()
     def classify(
-        self,
-        texts: Sequence[str] | Sequence[list[int]],
-        top: int = 1,
-        progress: Callable[[int], None] = lambda done: None,
+        self, texts: Sequence[str] | Sequence[list[int]], top: int = 1, progress: Callable[[int], None] = lambda done: None
     ) -> list[list[Prediction]]:
         """The most likely classes of each text, given as text or token ids, best first."""
         predictions: list[list[Prediction]] = [[] for _ in texts]
@@ -88,9 +72,7 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
     return prepare_labeled(run.data, tokenizer, report, progress, task=TASK.name)
 
 
-def _batches(
-    run: Run, dataset: TextDataset, position: DataPosition
-) -> Iterator[tuple[Callable[[], LabeledBatch], DataPosition]]:
+def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[LabeledBatch]:
     assert isinstance(dataset.train, PairStore)
     return labeled_batches(dataset.train, dataset.tokenizer.special, run.train.batch_tokens, run.train.seed, position)
 
@@ -112,17 +94,10 @@ def _score(classifier: TextClassifier, split: str, options: ScoreOptions) -> lis
         raise ValueError(f"{split} is empty; give a file with a text and its class on each line")
     unknown = next((label for _, label in pairs if label not in classifier.labels), None)
     if unknown is not None:
-        raise ValueError(
-            f"{split} has the class {unknown!r}, never seen in training; known are {', '.join(classifier.labels)}"
-        )
+        raise ValueError(f"{split} has the class {unknown!r}, never seen in training; known are {', '.join(classifier.labels)}")
     predictions = classifier.classify([text for text, _ in pairs], progress=options.progress)
     predicted = [best.text for [best] in predictions]
     return classification_scores(predicted, [label for _, label in pairs], classifier.labels, "texts")
-
-
-def _make(model: nn.Module, run: Run, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> TextClassifier:
-    assert tokenizer is not None
-    return TextClassifier(model, tokenizer, run, labels)
 
 
 TASK: Task[ClassifyingEncoder, TextDataset, LabeledBatch, TextClassifier] = Task(
@@ -134,7 +109,7 @@ TASK: Task[ClassifyingEncoder, TextDataset, LabeledBatch, TextClassifier] = Task
     batches=_batches,
     validation=_validation,
     loss=text_class_loss,
-    predictor=_make,
+    predictor=lambda model, run, tokenizer, labels: TextClassifier(model, tokenizer, run, labels),
     score=_score,
     samples=_samples,
     check=lambda run, model: require_context(run, model, extra=2),

@@ -24,6 +24,17 @@ class Prediction(NamedTuple):
     probability: float
 
 
+class EncoderPredictor(Protocol):
+    """A predictor with a text encoder; each of them encodes and embeds texts as `TextEmbedder` does."""
+
+    @property
+    def model(self) -> nn.Module: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def run(self) -> Run: ...
+
+
 class TextEncoder(Protocol):
     """What predictors of this kind ask of a model."""
 
@@ -46,11 +57,7 @@ def max_text_len(model: nn.Module, run: Run) -> int:
 
 
 def encoded_batches(
-    model: nn.Module,
-    tokenizer: Tokenizer,
-    run: Run,
-    texts: Sequence[str] | Sequence[list[int]],
-    progress: Callable[[int], None],
+    model: nn.Module, tokenizer: Tokenizer, run: Run, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None]
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Texts, or their ids, of similar length together: their rows, tokens (B, T) and mask; too long texts are truncated."""
     special, size, device = tokenizer.special, run.decode.batch_size, next(model.parameters()).device
@@ -84,17 +91,17 @@ class TextEmbedder:
     run: Run
 
     @property
-    def max_len(self) -> int:
+    def max_len(self: "EncoderPredictor") -> int:
         """The most tokens of a text; longer ones are truncated."""
         return max_text_len(self.model, self.run)
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode(self: "EncoderPredictor", texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text."""
         return encode_texts(self.tokenizer, texts)
 
     @torch.inference_mode()
     def embed(
-        self, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None
+        self: "EncoderPredictor", texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None
     ) -> Tensor:
         """A unit vector for each text, the mean of its tokens' vectors: (B, D).  Similar texts have a large inner product."""
         vectors = torch.zeros(len(texts), self.run.model.dim)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Protocol, TypedDict
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from regard.config import Run
-from regard.data.position import DataPosition
+from regard.data.position import BatchStream, DataPosition
 from regard.data.sources import SOURCES
 from regard.data.text.batches import PairBatch, all_pair_batches, pad, pair_batches
 from regard.data.text.config import TextData
@@ -33,16 +33,7 @@ from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, translation_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 
-__all__ = [
-    "TASK",
-    "EncoderDecoder",
-    "Sampling",
-    "Translation",
-    "Translator",
-    "batch_pairs",
-    "sequence_loss",
-    "validate_pairs",
-]
+__all__ = ["TASK", "EncoderDecoder", "Sampling", "Translation", "Translator", "batch_pairs", "sequence_loss", "validate_pairs"]
 
 MIN_SENTENCES = 4  # that make a thread worth its start
 MAX_THREADS = 8  # each holds a batch of its own
@@ -80,12 +71,6 @@ class Sampling:
     seed: int = 0
 
 
-class _Ends(TypedDict):
-    bos: int
-    eos: int
-    penalty: float
-
-
 @dataclass(frozen=True)
 class Translator:
     """A trained encoder-decoder with its tokenizer."""
@@ -117,7 +102,7 @@ class Translator:
         if isinstance(texts, str):
             raise ValueError("translate wants a list of sentences, not one string; put it in brackets")
         ids = self.tokenizer.special.sentinels
-        known = {name: [token] for name, token in zip(self.tokenizer.tokens(ids), ids, strict=True)}
+        known = {name: [token] for name, token in zip(self.tokenizer.ids_to_tokens(ids), ids, strict=True)}
         pieces = [re.split(r"(<extra_id_\d+>)", text) if known else [text] for text in texts]
         encoded = iter(self.tokenizer.encode([piece for text in pieces for piece in text]))
         return [[token for piece in text for token in known.get(piece, next(encoded))] for text in pieces]
@@ -144,9 +129,7 @@ class Translator:
         width, size = decode.beam_size if beam is None else beam, decode.batch_size if batch is None else batch
         penalty = decode.length_penalty if length_penalty is None else length_penalty
         if temperature is not None and beam is not None and beam > 1:
-            raise ValueError(
-                f"beam {beam} and temperature {temperature}; search with a beam or sample with a temperature"
-            )
+            raise ValueError(f"beam {beam} and temperature {temperature}; search with a beam or sample with a temperature")
         _check_options(width, n_best, size, penalty, temperature, top_k, top_p, seed)
         if tokens is not None and tokens < 1:
             raise ValueError(f"answers of {tokens} tokens; ask for 1 or more")
@@ -160,7 +143,7 @@ class Translator:
 
     def _translation(self, hypotheses: list[Hypothesis]) -> Translation:
         best = [
-            Translation(self.spell(self.tokenizer, ids), self.tokenizer.tokens(ids), ids, score)
+            Translation(self.spell(self.tokenizer, ids), self.tokenizer.ids_to_tokens(ids), ids, score)
             for ids, score in hypotheses
         ]
         return Translation(best[0].text, best[0].tokens, best[0].ids, best[0].score, best)
@@ -171,7 +154,7 @@ class Translator:
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Token ids in, token ids out: the answers to each sentence, best first, in the order of the sentences."""
         special, device = self.tokenizer.special, next(self.model.parameters()).device
-        ends: _Ends = {"bos": special.bos, "eos": special.eos, "penalty": penalty}
+        ends: dict[str, Any] = {"bos": special.bos, "eos": special.eos, "penalty": penalty}
         generator, steps = torch.Generator(device).manual_seed(sampling.seed if sampling else 0), decoder(self.model)
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
@@ -242,13 +225,9 @@ def _pairs(store: PairStore | TextStore) -> PairStore:
     return store
 
 
-def batch_pairs(
-    run: Run, dataset: TextDataset, position: DataPosition
-) -> Iterator[tuple[Callable[[], PairBatch], DataPosition]]:
+def batch_pairs(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[PairBatch]:
     """Endless batches by token count."""
-    return pair_batches(
-        _pairs(dataset.train), dataset.tokenizer.special, run.train.batch_tokens, run.train.seed, position
-    )
+    return pair_batches(_pairs(dataset.train), dataset.tokenizer.special, run.train.batch_tokens, run.train.seed, position)
 
 
 def validate_pairs(run: Run, dataset: TextDataset) -> Iterator[PairBatch]:
@@ -293,17 +272,13 @@ def _score_set(translator: Translator, name: str, split: str, options: ScoreOpti
     encoded = translator.encode(sources)
     short = [ids if len(ids) <= translator.max_len else [] for ids in encoded]
     if cut := sum(bool(ids) for ids in encoded) - sum(bool(ids) for ids in short):
-        options.report(
-            f"{cut} of {len(sources)} sentences are too long for this model and are scored as empty translations"
-        )
+        options.report(f"{cut} of {len(sources)} sentences are too long for this model and are scored as empty translations")
     answers = translator.translate(
         short, beam=options.beam_size, length_penalty=options.length_penalty, progress=options.progress
     )
     scores = translation_scores([answer.text for answer in answers], references, tokenized=data.text == "tok")
     if name in SOURCES and SOURCES[name].kind == "labels":
-        scores = [
-            Score("accuracy", score.value, "answers that are the class") for score in scores if score.name == "exact"
-        ]
+        scores = [Score("accuracy", score.value, "answers that are the class") for score in scores if score.name == "exact"]
     several = len(source_names(data)) > 1 and name
     return [score._replace(name=f"{name}: {score.name}") for score in scores] if several else scores
 
@@ -315,11 +290,6 @@ def _advice(run: Run, batches: int) -> str:
             "train.batch_tokens=1024 train.accumulate=4")  # fmt: skip
 
 
-def _make(model: nn.Module, run: Run, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> Translator:
-    assert tokenizer is not None
-    return Translator(model, tokenizer, run)
-
-
 TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     name="translation",
     kinds=KINDS,
@@ -329,7 +299,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     batches=batch_pairs,
     validation=validate_pairs,
     loss=sequence_loss,
-    predictor=_make,
+    predictor=lambda model, run, tokenizer, labels: Translator(model, tokenizer, run),
     score=_score,
     samples=_samples,
     check=lambda run, model: require_context(run, model, extra=1),

@@ -18,8 +18,7 @@ def card(run: Run, *, version: str, command: str, parameters: int, minutes: floa
     pairs = SOURCES[data.source].pairs if data.source in SOURCES else ()
     languages = (data.pair or pairs[0]).split("-") if pairs else []
     facts = {
-        "data": (data.source or data.train)
-        + (" (lower-cased, tokenized text)" if getattr(data, "text", "raw") == "tok" else ""),
+        "data": (data.source or data.train) + (" (lower-cased, tokenized text)" if getattr(data, "text", "raw") == "tok" else ""),
         "licence of the data": run.licence or licence_of(data),
         "parameters": f"{parameters:,}",
         "trained for": f"{steps:,} steps of up to {task.batch_text(run)}, {minutes:.1f} minutes",

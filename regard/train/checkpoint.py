@@ -34,14 +34,7 @@ __all__ = ["average", "intact_weights", "newest", "prune", "restore", "save"]
 MOMENTS = ("step", "exp_avg", "exp_avg_sq", "row_var", "col_var", "variance")  # of Adam, and of Adafactor
 RAW = "raw"  # suffix of weights of which `model.safetensors` holds the moving average
 RESUMABLE = 2  # newest checkpoints that keep their optimizer state, twice as large as the model
-DAMAGE = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-)  # what reading a damaged file raises
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError)  # what reading a damaged file raises
 
 
 def save(
@@ -54,8 +47,8 @@ def save(
     shutil.rmtree(part.path, ignore_errors=True)
     part.path.mkdir()
     try:
-        _write(saved_tensors(model) if ema is None else ema.weights, part.weights)
-        _write(_optimizer_tensors(model, optimizer, ema is not None), part.optimizer)
+        _write_tensors(saved_tensors(model) if ema is None else ema.weights, part.weights)
+        _write_tensors(_optimizer_tensors(model, optimizer, ema is not None), part.optimizer)
         values = state.to_json()
         sums = {"state": _digest(values)}
         for file in (part.weights, part.optimizer):
@@ -99,9 +92,7 @@ def newest(files: RunFolder, report: Callable[[str], None]) -> tuple[Checkpoint,
         except DAMAGE as error:
             report(f"{checkpoint.path} is damaged ({error}); going back to the one before it")
     if found:
-        raise ValueError(
-            f"no checkpoint of {files.path} is intact; train again with --fresh, or restore {found[-1].path}"
-        )
+        raise ValueError(f"no checkpoint of {files.path} is intact; train again with --fresh, or restore {found[-1].path}")
     return None
 
 
@@ -173,9 +164,7 @@ def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, avera
 
 def _random() -> dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]]:
     """How to get and to set the random state of each device."""
-    states: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]] = {
-        "cpu": (torch.get_rng_state, torch.set_rng_state)
-    }
+    states: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]] = {"cpu": (torch.get_rng_state, torch.set_rng_state)}
     if torch.cuda.is_available():
         states |= {f"cuda:{n}": (partial(torch.cuda.get_rng_state, n), partial(torch.cuda.set_rng_state, device=n))
                    for n in range(torch.cuda.device_count())}  # fmt: skip
@@ -188,7 +177,7 @@ def _digest(values: dict[str, object]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _write(tensors: dict[str, Tensor], file: Path) -> None:
+def _write_tensors(tensors: dict[str, Tensor], file: Path) -> None:
     """Save tensors; a full disk is an `OSError`, as for any other file."""
     try:
         save_file(tensors, file)

@@ -17,8 +17,7 @@ class EMA:
     def __init__(self, model: nn.Module, decay: float):
         self.model, self.decay = model, decay
         self.weights: dict[str, Tensor] = {
-            name: tensor.detach().clone(memory_format=torch.contiguous_format)
-            for name, tensor in state_tensors(model).items()
+            name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state_tensors(model).items()
         }
 
     @torch.no_grad()

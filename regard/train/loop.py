@@ -72,7 +72,7 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
             with files.removed_if_unused():
                 training = _begin(run, files, fresh, console or Console(stderr=True), world)
             _resume(training)
-            files.describe(training.run.family, dataclasses.asdict(training.run.model), VERSION)
+            files.write_description(training.run.family, dataclasses.asdict(training.run.model), VERSION)
             write_atomic(files.run, to_toml(training.run).encode())
             world.wait()  # the others may read the folder now,
             world.wait()  # and have read it
@@ -190,22 +190,14 @@ def _resume(training: _Training) -> None:
                          f"over with --fresh")  # fmt: skip
     checkpoint.restore(saved, training.model, training.optimizer, training.ema)
     if state.machine != training.state.machine:
-        training.report(
-            f"was trained on {state.machine}, goes on with {training.state.machine}: the last bits may differ"
-        )
+        training.report(f"was trained on {state.machine}, goes on with {training.state.machine}: the last bits may differ")
     training.state = dataclasses.replace(state, machine=training.state.machine)
     training.report(f"resumed at step {state.step:,}")
 
 
 def _loop(training: _Training, log: Log | None) -> None:
     """The loop of the figure above; without a log, that of a process beside the first."""
-    t, state, model, optimizer, world = (
-        training.run.train,
-        training.state,
-        training.model,
-        training.optimizer,
-        training.world,
-    )
+    t, state, model, optimizer, world = (training.run.train, training.state, training.model, training.optimizer, training.world)
     task, report = training.task, training.report
     stream = task.batches(training.run, training.dataset, state.position)
     began = time.monotonic() - state.seconds
@@ -221,15 +213,15 @@ def _loop(training: _Training, log: Log | None) -> None:
                 make, state.position = next(stream)
                 if i % world.size == world.rank:
                     batches.append(make())
-            tokens, nll = sum(batch.tokens for batch in batches), 0.0
+            tokens, nll = world.total(sum(batch.tokens for batch in batches)), 0.0
 
             # 2) Loss and gradients, averaged over the predictions of all processes.
             world.seed(t.seed, state.step)
             for batch in batches:
                 loss, batch_nll = task.loss(model, batch.to(training.device), t.label_smoothing)
-                (loss / tokens if world.size == 1 else loss).backward()
+                (loss / tokens).backward()
                 nll += float(batch_nll)
-            tokens, (nll, asked) = world.all_reduce(model, tokens, nll, bool(stop))
+            nll, asked = world.all_reduce(model, nll, bool(stop))
             loss_sum += nll
             norm = float(nn.utils.clip_grad_norm_(model.parameters(), t.clip_norm or math.inf))
             if not math.isfinite(loss_sum + norm):  # before it reaches the weights, and so a checkpoint
@@ -275,9 +267,7 @@ def _loop(training: _Training, log: Log | None) -> None:
             since += time.monotonic() - paused
             if asked or (saving and stop and world.size == 1):  # a later request is met at the next step
                 world.wait()  # until it is saved: torchrun ends all once one has ended
-                raise Interrupted(
-                    f"stopped at step {state.step:,}, saved in {training.files.path}; go on with --resume"
-                )
+                raise Interrupted(f"stopped at step {state.step:,}, saved in {training.files.path}; go on with --resume")
     if state.stopped_early(t.patience):
         report(f"stopped early at step {state.step:,}: {t.patience} evaluations without a lower validation loss")
 

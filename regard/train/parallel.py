@@ -42,22 +42,33 @@ class World(NamedTuple):
         """The value of the first process: for what all must decide alike."""
         if self.size == 1:
             return value
-        message = torch.tensor(value, dtype=torch.float64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
+        message = _scalar(value)
         dist.broadcast(message, 0)
         return message.item()
 
-    def all_reduce(self, model: nn.Module, tokens: int, *values: float) -> tuple[int, list[float]]:
-        """Sum gradients, token counts and values over all processes in one message, and divide the gradients by all tokens."""
+    def total(self, count: int) -> int:
+        """The sum over all processes."""
         if self.size == 1:
-            return tokens, list(values)
-        grads = [p.grad for p in model.parameters() if p.grad is not None]
-        message = torch.cat([*(g.flatten() for g in grads), torch.tensor((tokens, *values), device=grads[0].device)])
+            return count
+        message = _scalar(count)
         dist.all_reduce(message)
-        *sums, rest = message.split([*(g.numel() for g in grads), 1 + len(values)])
-        total, *reduced = rest.tolist()
+        return round(message.item())
+
+    def all_reduce(self, model: nn.Module, *values: float) -> list[float]:
+        """Sum gradients and values over all processes in one message."""
+        if self.size == 1:
+            return list(values)
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        message = torch.cat([*(g.flatten() for g in grads), torch.tensor(values, device=grads[0].device)])
+        dist.all_reduce(message)
+        *sums, rest = message.split([*(g.numel() for g in grads), len(values)])
         for g, part in zip(grads, sums, strict=True):
-            torch.div(part.view_as(g), total, out=g)
-        return round(total), reduced
+            g.copy_(part.view_as(g))
+        return rest.tolist()
+
+
+def _scalar(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
 def first_process() -> bool:
@@ -76,9 +87,7 @@ def joined(device: torch.device) -> Iterator[World]:
     if device.type == "cuda":
         local = int(os.environ["LOCAL_RANK"])
         if local >= torch.cuda.device_count():
-            raise ValueError(
-                f"process {local + 1} of this machine has no GPU; start {torch.cuda.device_count()} of them"
-            )
+            raise ValueError(f"process {local + 1} of this machine has no GPU; start {torch.cuda.device_count()} of them")
         torch.cuda.set_device(local)
     # The others wait while the first one encodes the data, however long that takes.
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(days=1))

@@ -119,8 +119,7 @@ def _count_encoder_decoder(model: Transformer | T5, source: Tensor, target: Tens
     features = model.features(source, target)
     out = _flops(lambda: model.output(features))
     encoding, decoding = (
-        _sizes(*(part for name, part in model.named_children() if name.startswith(side)))
-        for side in ("encoder", "decoder")
+        _sizes(*(part for name, part in model.named_children() if name.startswith(side))) for side in ("encoder", "decoder")
     )
     tied = any(part.weight is model.output.weight for part in model.modules() if isinstance(part, nn.Embedding))
     own = {} if tied else _sizes(model.output)

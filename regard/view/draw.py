@@ -40,7 +40,7 @@ def to_terminal(attention: AttentionMap, width: int = 120) -> Table:
     Headings are truncated where the grid would be wider than `width`.
     """
     table = Table(title=attention.title, title_justify="left", title_style="dim", box=None, padding=0, pad_edge=False)
-    labels, headings = [_plain(name) for name in attention.rows], [_plain(name) for name in attention.columns]
+    labels, headings = [_readable(name) for name in attention.rows], [_readable(name) for name in attention.columns]
     label_width, full = max(map(len, labels)) + 1, [max(len(heading) + 2, 4) for heading in headings]
     widest = max(full)
     while widest > 3 and label_width + sum(min(wide, widest) for wide in full) > width:
@@ -104,7 +104,7 @@ def to_file(attention: AttentionMap, file: Path) -> list[str]:
     if file.suffix.lower() == ".json":
         write_atomic(file, attention.to_json().encode() + b"\n")
         return []
-    rows, columns = ([_plain(name) for name in names] for names in (attention.rows, attention.columns))
+    rows, columns = ([_readable(name) for name in names] for names in (attention.rows, attention.columns))
     with new_figure(1.6 + 0.52 * len(columns), 1.3 + 0.42 * len(rows)) as figure:
         axes = figure.add_subplot()
         image = axes.imshow(attention.weights, cmap=palette(), vmin=0, vmax=1, aspect="auto")
@@ -125,7 +125,7 @@ def to_file(attention: AttentionMap, file: Path) -> list[str]:
         return save(figure, file)
 
 
-def _plain(token: str) -> str:
+def _readable(token: str) -> str:
     """A token for a reader: the space before a word is dropped, a piece inside a word gets a +."""
     if token.startswith("▁"):
         return token[1:] or token

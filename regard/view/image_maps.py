@@ -66,10 +66,7 @@ class ImageMap:
 
 
 def map_image_attention(
-    classifier: ImageClassifier,
-    image: str | Path | npt.NDArray[np.uint8],
-    layer: int | None = None,
-    head: int | None = None,
+    classifier: ImageClassifier, image: str | Path | npt.NDArray[np.uint8], layer: int | None = None, head: int | None = None
 ) -> ImageMap:
     """Map the attention of an image classifier over its input, head by head.
 
@@ -95,9 +92,7 @@ def map_image_attention(
     panels = [Panel(f"head {n}", grid.tolist()) for n, grid in enumerate(maps, 1) if head in (None, n)]
     if isinstance(model, ViT):  # whose layers all have the same tokens
         through = rollout([weights[0] for _, weights in layers[:layer]])  # (T, T)
-        panels.insert(
-            0, Panel(f"rollout to layer {layer}", _to_grid(model, name, through[None, None], grids)[0].tolist())
-        )
+        panels.insert(0, Panel(f"rollout to layer {layer}", _to_grid(model, name, through[None, None], grids)[0].tolist()))
     queries = "attention of the class token" if _has_class_token(model) else "mean attention of all positions"
     return ImageMap(
         title=f"{classifier.run.name}, layer {layer} of {len(layers)}: {queries}",

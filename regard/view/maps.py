@@ -74,13 +74,11 @@ class _Recorded(NamedTuple):
 @singledispatch
 def _record(predictor: TextPredictor, text: str, beam: int | None) -> _Recorded:
     """Run a predictor on a text and collect its attention."""
-    raise TypeError(
-        f"the attention of a {type(predictor).__name__} cannot be shown; register a function with `_record.register`"
-    )
+    raise TypeError(f"the attention of a {type(predictor).__name__} cannot be shown; register a function with `_record.register`")
 
 
 @_record.register
-def _cross_attention(translator: Translator, text: str, beam: int | None) -> _Recorded:
+def _record_cross_attention(translator: Translator, text: str, beam: int | None) -> _Recorded:
     """A row is an output token; its weights are those of the step that predicted it, whose query is the token before."""
     tokenizer, model = translator.tokenizer, translator.model
     special, device = tokenizer.special, next(model.parameters()).device
@@ -90,14 +88,14 @@ def _cross_attention(translator: Translator, text: str, beam: int | None) -> _Re
         model(pad([source], special).to(device), torch.tensor([[special.bos, *answer.ids]], device=device))
     cross = [calls[0][0] for name, calls in recorded.items() if name.startswith("decoder") and name.endswith("cross")]
     ended = len(answer.ids) < translator.max_answer(len(source))  # else the length limit cut it before its end token
-    rows = tokenizer.labels([*answer.ids, special.eos] if ended else answer.ids)
-    return _Recorded("cross-attention", torch.stack(cross), rows, tokenizer.labels([*source, special.eos]))
+    rows = tokenizer.display([*answer.ids, special.eos] if ended else answer.ids)
+    return _Recorded("cross-attention", torch.stack(cross), rows, tokenizer.display([*source, special.eos]))
 
 
 @_record.register
 def _causal_attention(generator: TextGenerator, text: str, beam: int | None) -> _Recorded:
     [ids] = _require_tokens(generator.tokenizer.encode([text]))
-    return _self_attention(generator, ids, beam)
+    return _record_self_attention(generator, ids, beam)
 
 
 @_record.register(MaskedLM)
@@ -106,10 +104,10 @@ def _causal_attention(generator: TextGenerator, text: str, beam: int | None) -> 
 def _encoder_attention(predictor: MaskedLM | TextClassifier | TextEmbedder, text: str, beam: int | None) -> _Recorded:
     special = predictor.tokenizer.special
     [ids] = _require_tokens(predictor.tokenizer.encode([text], parse_special=True))  # [MASK] may be among them
-    return _self_attention(predictor, [special.bos, *ids, special.eos], beam)
+    return _record_self_attention(predictor, [special.bos, *ids, special.eos], beam)
 
 
-def _self_attention(predictor: TextPredictor, ids: list[int], beam: int | None) -> _Recorded:
+def _record_self_attention(predictor: TextPredictor, ids: list[int], beam: int | None) -> _Recorded:
     """Rows and columns are the tokens of the text."""
     if beam is not None:
         raise ValueError(f"beam {beam} is for translations; the attention of a {predictor.run.family} needs no search")
@@ -119,7 +117,7 @@ def _self_attention(predictor: TextPredictor, ids: list[int], beam: int | None) 
         raise ValueError(f"the text has {len(ids):,} tokens; the context length is {context:,} tokens: shorten it")
     with watch(model) as recorded, torch.inference_mode():
         model(torch.tensor([ids], device=next(model.parameters()).device))
-    tokens = tokenizer.labels(ids)
+    tokens = tokenizer.display(ids)
     return _Recorded("self-attention", torch.stack([calls[0][0] for calls in recorded.values()]), tokens, tokens)
 
 

@@ -1,4 +1,4 @@
-"""Tests of the data each begin with an empty cache."""
+"""Every test of the data starts with an empty cache."""
 
 import pytest
 

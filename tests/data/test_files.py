@@ -30,7 +30,7 @@ def lines(folder: Path, content: bytes, name: str = "a.txt") -> list[str]:
     ("größer\u2028ʼ\x0b\x0c\x85\n".encode(), ["größer\u2028ʼ\x0b\x0c\x85"]),  # only a line feed ends a line
     ("क्या\n".encode(), ["क्या"]),
 ])  # fmt: skip
-def test_lines_come_back_without_their_ends(tmp_path, content, wanted):
+def test_lines_are_read_without_their_ends(tmp_path, content, wanted):
     assert lines(tmp_path, content) == wanted
     assert lines(tmp_path, gzip.compress(content), "a.txt.gz") == wanted
 
@@ -65,11 +65,11 @@ def test_lines_are_streamed(tmp_path):
     ("a\nb\ngrö".encode("latin-1"), r"line 3 is not UTF-8 at byte 3 \(0xf6\); convert it"),
     ("für\n".encode()[:2] + b"\n", r"line 1 is not UTF-8 at byte 2 \(0xc3\)"),
     (b"\xef\xbb\xbfab\xff\n", r"line 1 is not UTF-8 at byte 6 \(0xff\)"),
-    (b"a\n\nbc\0d\n", r"line 3 holds a zero byte, byte 3: it is binary; give a text file"),
-    ("hello\n".encode("utf-16"), r"line 1 (holds a zero byte|is not UTF-8)"),
+    (b"a\n\nbc\0d\n", r"line 3 has a zero byte, byte 3: it is binary; give a text file"),
+    ("hello\n".encode("utf-16"), r"line 1 (has a zero byte|is not UTF-8)"),
 ])  # fmt: skip
 @pytest.mark.parametrize("zipped", [False, True])
-def test_what_is_not_text_is_named_by_line_and_byte(tmp_path, content, message, zipped):
+def test_bytes_that_are_not_text_are_named_by_line_and_byte(tmp_path, content, message, zipped):
     name = "a.txt.gz" if zipped else "a.txt"
     with pytest.raises(ValueError, match=message) as error:
         lines(tmp_path, gzip.compress(content) if zipped else content, name)
@@ -105,22 +105,22 @@ def test_a_damaged_gzip_file_is_named(tmp_path, damage):
         lines(tmp_path, DAMAGED[damage], "a.gz")
 
 
-def test_a_file_is_written_whole_and_leaves_no_trace_beside_it(tmp_path):
+def test_a_file_is_written_whole_and_leaves_no_temporary_file(tmp_path):
     for content in (b"first", b"second, longer", b""):
         write_atomic(tmp_path / "a", content)
         assert (tmp_path / "a").read_bytes() == content
         assert os.listdir(tmp_path) == ["a"]
 
 
-@pytest.mark.parametrize("place", ["fsync", "replace"])
-def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, place):
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, call):
     write_atomic(tmp_path / "a", b"old")
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, place, full)
+        patch.setattr(os, call, full)
         with pytest.raises(OSError, match="No space"):
             write_atomic(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"old"
@@ -136,7 +136,7 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
     assert order == ["fsync", "replace", "fsync"]  # the content, the name, the folder that holds the name
 
 
-def test_the_cache_is_where_the_desktop_standard_says(monkeypatch, tmp_path):
+def test_the_cache_folder_follows_the_xdg_standard(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "regard"
     monkeypatch.setenv("XDG_CACHE_HOME", "")
@@ -144,7 +144,7 @@ def test_the_cache_is_where_the_desktop_standard_says(monkeypatch, tmp_path):
     assert cache_folder() == tmp_path / "home" / ".cache" / "regard"
 
 
-def test_reading_holds_one_line_at_a_time(tmp_path, monkeypatch):
+def test_reading_keeps_one_line_in_memory(tmp_path, monkeypatch):
     """A file is never read at once: the reader asks its stream for lines only."""
 
     class Stream(io.BytesIO):

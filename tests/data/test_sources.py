@@ -1,4 +1,4 @@
-"""Named data sets: found in a local folder, then in the cache, then downloaded, and only if they are the right ones."""
+"""Named data sets: found in a local folder, then in the cache, then downloaded, and checked by sha256."""
 
 import gzip
 import hashlib
@@ -34,10 +34,10 @@ def known(monkeypatch):
 
 
 def put(folder: Path, content: bytes, name: str = NAME, file: str = FILE) -> Path:
-    place = folder / name / file
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(content)
-    return place
+    file_path = folder / name / file
+    file_path.parent.mkdir(parents=True, exist_ok=True)
+    file_path.write_bytes(content)
+    return file_path
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -92,9 +92,7 @@ def left_in(cache: Path) -> list[Path]:
     return [path for path in cache.rglob("*") if path.is_file()]
 
 
-def test_the_local_folder_comes_before_the_cache_and_the_cache_before_the_mirror(
-    tmp_path, monkeypatch, cache, mirror, known
-):
+def test_the_local_folder_comes_before_the_cache_and_the_cache_before_the_mirror(tmp_path, monkeypatch, cache, mirror, known):
     put(mirror, gzip.compress(known))
     downloaded = locate(NAME, "valid", "")
     assert downloaded == [cache / "data" / NAME / FILE]
@@ -106,7 +104,7 @@ def test_the_local_folder_comes_before_the_cache_and_the_cache_before_the_mirror
     assert locate(NAME, "valid", "") == [local]
 
 
-def test_what_the_local_folder_lacks_is_looked_for_further(tmp_path, monkeypatch, cache):
+def test_files_missing_in_the_local_folder_are_found_in_the_cache(tmp_path, monkeypatch, cache):
     monkeypatch.setenv("REGARD_DATA", str(tmp_path / "elsewhere"))
     cached = put(cache / "data", b"")
     assert locate(NAME, "valid", "") == [cached]
@@ -114,17 +112,17 @@ def test_what_the_local_folder_lacks_is_looked_for_further(tmp_path, monkeypatch
 
 def test_a_download_with_the_right_checksum_is_kept(cache, mirror, known):
     put(mirror, gzip.compress(known))
-    (place,) = locate(NAME, "valid", "")
-    assert gzip.decompress(place.read_bytes()) == known
-    assert left_in(cache) == [place]
+    (file_path,) = locate(NAME, "valid", "")
+    assert gzip.decompress(file_path.read_bytes()) == known
+    assert left_in(cache) == [file_path]
     (mirror / NAME / FILE).unlink()
-    assert locate(NAME, "valid", "") == [place]  # without asking again
+    assert locate(NAME, "valid", "") == [file_path]  # without asking again
 
 
 def test_how_the_mirror_compressed_a_text_does_not_matter(mirror, known):
     put(mirror, gzip.compress(known, compresslevel=1, mtime=12345))
-    (place,) = locate(NAME, "valid", "")
-    assert gzip.decompress(place.read_bytes()) == known
+    (file_path,) = locate(NAME, "valid", "")
+    assert gzip.decompress(file_path.read_bytes()) == known
 
 
 def test_a_mirror_may_end_in_a_slash(monkeypatch, mirror, known):
@@ -135,9 +133,7 @@ def test_a_mirror_may_end_in_a_slash(monkeypatch, mirror, known):
 
 def test_a_download_with_another_checksum_is_refused_and_leaves_nothing(cache, mirror):
     put(mirror, gzip.compress(b"A cat.\tUn gatto.\n"))
-    with pytest.raises(
-        ValueError, match=r"valid\.tsv\.gz has sha256 .*…, wanted de93022512d39325…: it was changed; get"
-    ):
+    with pytest.raises(ValueError, match=r"valid\.tsv\.gz has sha256 .*…, wanted de93022512d39325…: it was changed; get"):
         locate(NAME, "valid", "")
     assert not left_in(cache)
 
@@ -163,9 +159,7 @@ def test_a_connection_that_breaks_is_a_clear_error_and_leaves_nothing(cache, ser
 
 
 def test_a_file_the_mirror_lacks_is_a_clear_error(cache, mirror):
-    with pytest.raises(
-        ValueError, match=r"valid\.tsv\.gz \(HTTP Error 404.*\); put the file in .*, or set REGARD_DATA"
-    ):
+    with pytest.raises(ValueError, match=r"valid\.tsv\.gz \(HTTP Error 404.*\); put the file in .*, or set REGARD_DATA"):
         locate(NAME, "valid", "")
     assert not left_in(cache)
 
@@ -224,7 +218,7 @@ def test_a_pair_names_two_files_source_first(cache):
     (("sst2", "valid", "en-de"), "sst2 has no pair 'en-de'; it has none"),
     (("tatoeba-en-it", "vaild", ""), r"no split 'vaild' \(did you mean 'valid'\?\); it has train, valid, test"),
 ])  # fmt: skip
-def test_an_unknown_name_brings_the_nearest(given, message):
+def test_an_unknown_name_is_refused_with_the_nearest(given, message):
     with pytest.raises(ValueError, match=message):
         locate(*given)
 
@@ -237,7 +231,7 @@ def test_an_unknown_name_brings_the_nearest(given, message):
     ("sst2", "", "sst2 sentence: "),
     ("agnews-small", "", "topic: "),
 ])  # fmt: skip
-def test_a_task_has_a_name_before_its_sentences(name, pair, prefix):
+def test_a_set_has_its_t5_task_prefix(name, pair, prefix):
     assert prefix_of(name, pair) == prefix
 
 
@@ -255,15 +249,15 @@ def test_sets_are_of_their_kind():
 
 
 def test_a_set_of_one_file_has_it_for_every_split(cache):
-    place = put(cache / "data", b"", "tinyshakespeare", "input.txt.gz")
-    assert all(locate("tinyshakespeare", split, "") == [place] for split in ("train", "valid", "test"))
+    file_path = put(cache / "data", b"", "tinyshakespeare", "input.txt.gz")
+    assert all(locate("tinyshakespeare", split, "") == [file_path] for split in ("train", "valid", "test"))
 
 
 def test_parts_of_a_file_are_all_of_it_and_do_not_overlap():
     for source in SOURCES.values():
         if source.parts:
-            held = sorted(percent for first, last in source.parts.values() for percent in range(first, last))
-            assert held == list(range(100))
+            percents = sorted(percent for first, last in source.parts.values() for percent in range(first, last))
+            assert percents == list(range(100))
             assert set(source.parts) == set(source.splits)
 
 

@@ -1,4 +1,4 @@
-"""8 bits where the machine can, and a word to the user where it cannot."""
+"""int8 where the machine supports it, and a clear error where it does not."""
 
 import signal
 import sys
@@ -22,8 +22,8 @@ def translators(small_run) -> tuple[Translator, Translator]:
 
 
 @pytest.fixture
-def instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Let the child of a trial be a shell script."""
+def child_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Replace the child process by a shell script."""
 
     def run(script: str) -> None:
         file = tmp_path / "python"
@@ -34,44 +34,44 @@ def instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-# Where it can
+# Supported
 
 
-def test_float32_has_the_same_numbers_and_needs_no_trial(instead):
-    instead("exit 1")
+def test_float32_keeps_the_values_and_starts_no_child(child_script):
+    child_script("exit 1")
     model = nn.Sequential(nn.Linear(2, 3))
     wanted = model[0].weight.detach().clone()
-    with PrecisionProbe("float32") as trial:
-        assert trial.passed(model) is model
+    with PrecisionProbe("float32") as probe:
+        assert probe.passed(model) is model
     assert torch.equal(model[0].weight, wanted)
-    assert not any(p.requires_grad for p in model.parameters())  # all of it is for decoding, not a part
+    assert not any(p.requires_grad for p in model.parameters())  # the model is for decoding only
 
 
-def test_a_child_that_ends_well_lets_the_model_have_8_bits(instead):
-    instead("echo some words >&2; exit 0")
-    with PrecisionProbe("int8") as trial:
-        assert isinstance(trial.passed(nn.Sequential(nn.Linear(2, 2)))[0], Int8Linear)
+def test_a_successful_child_gives_an_int8_model(child_script):
+    child_script("echo some words >&2; exit 0")
+    with PrecisionProbe("int8") as probe:
+        assert isinstance(probe.passed(nn.Sequential(nn.Linear(2, 2)))[0], Int8Linear)
 
 
-def test_a_run_that_cannot_be_opened_leaves_no_child_behind(instead):
-    instead("exec sleep 60")
-    with PrecisionProbe("int8") as trial:  # left before anybody asks how it went
-        child = trial.child
+def test_leaving_the_probe_early_kills_the_child(child_script):
+    child_script("exec sleep 60")
+    with PrecisionProbe("int8") as probe:  # left without calling passed
+        child = probe.child
     assert child.returncode == -signal.SIGKILL
 
 
-def test_a_run_in_int8_answers_mostly_as_in_float32(translators):
+def test_int8_translations_are_mostly_those_of_float32(translators):
     plain, small = translators
     assert any(isinstance(part, Int8Linear) for part in small.model.modules())
     assert not any(isinstance(part, Int8Linear) for part in plain.model.modules())
     texts = [source for source, _ in toy_pairs("reverse", "test", 200)]
     wanted, got = (t.translate(texts, beam=1, scored=True) for t in translators)
-    assert len({one.text for one in wanted}) > 20  # ten steps leave it stupid, but not to one answer
-    assert sum(one.text == other.text for one, other in zip(got, wanted, strict=True)) >= 0.9 * len(texts)
-    assert [one.score for one in got] != [one.score for one in wanted]
+    assert len({translation.text for translation in wanted}) > 20  # barely trained, but outputs differ
+    assert sum(a.text == b.text for a, b in zip(got, wanted, strict=True)) >= 0.9 * len(texts)
+    assert [a.score for a in got] != [b.score for b in wanted]
 
 
-def test_the_log_probabilities_of_a_run_in_int8_are_near_those_in_float32(translators):
+def test_int8_log_probabilities_are_close_to_float32(translators):
     plain, small = (t.model for t in translators)
     torch.manual_seed(0)
     source, target = torch.randint(4, plain.config.vocab, (20, 8)), torch.randint(4, plain.config.vocab, (20, 8))
@@ -81,7 +81,7 @@ def test_the_log_probabilities_of_a_run_in_int8_are_near_those_in_float32(transl
     assert (got - wanted).std() > 0
 
 
-# Where it cannot
+# Not supported
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_the_log_probabilities_of_a_run_in_int8_are_near_those_in_float32(transl
     ],
     ids=["exit", "signal", "words"],
 )
-def test_a_child_that_dies_is_an_error_with_the_way_out(small_run, instead, script, why):
-    instead(script)
+def test_a_child_that_dies_raises_an_error_with_advice(small_run, child_script, script, why):
+    child_script(script)
     with pytest.raises(ValueError, match="int8 does not run on this machine") as error:
         load(small_run, precision="int8")
     assert why in str(error.value)

@@ -1,4 +1,4 @@
-"""Search on models small enough to try every string."""
+"""Search on models small enough to enumerate every output."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ law = settings(max_examples=30)
 
 
 class Recurrent:
-    """h ← tanh(A h + token's row), logits C h: a model whose every string has a probability of its own."""
+    """h ← tanh(A h + token's row), logits C h: a model in which all outputs have different probabilities."""
 
     def __init__(self, seed: int, vocab: int):
         random = torch.Generator().manual_seed(seed)
@@ -34,17 +34,17 @@ class Recurrent:
         h = torch.tanh(state["h"] @ self.a.T + self.rows[token])
         return h @ self.c.T, {"h": h}
 
-    def log_probability(self, source: int, said: list[int]) -> float:
-        """Of a string's tokens, one after another, without start or step."""
+    def log_probability(self, source: int, output: list[int]) -> float:
+        """Of an output's tokens, without start or step."""
         h, total = self.begin[source], 0.0
-        for before, token in zip([BOS, *said], said, strict=False):
+        for before, token in zip([BOS, *output], output, strict=False):
             h = torch.tanh(self.a @ h + self.rows[before])
             total += (self.c @ h).log_softmax(-1)[token].item()
         return total
 
 
 class Fixed:
-    """A model that has the same logits at each step."""
+    """A model with the same logits at each step."""
 
     def __init__(self, logits: list[float]):
         self.logits = torch.tensor(logits)
@@ -56,20 +56,20 @@ class Fixed:
         return self.logits.expand(len(token), -1), state
 
 
-def every_answer(model: Recurrent, source: int, limit: int, penalty: float) -> list[tuple[list[int], float]]:
-    """All strings that end, and all that are cut at the limit, best first."""
+def every_output(model: Recurrent, source: int, limit: int, penalty: float) -> list[tuple[list[int], float]]:
+    """All outputs that end, and all that reach the limit, best first."""
     others = [token for token in range(model.vocab) if token != EOS]
-    ended = [[*words, EOS] for n in range(limit) for words in itertools.product(others, repeat=n)]
-    cut = [list(words) for words in itertools.product(others, repeat=limit)]
+    ended = [[*ids, EOS] for n in range(limit) for ids in itertools.product(others, repeat=n)]
+    cut = [list(ids) for ids in itertools.product(others, repeat=limit)]
     scored = [
-        ([t for t in said if t != EOS], model.log_probability(source, said) / len(said) ** penalty)
-        for said in ended + cut
+        ([t for t in output if t != EOS], model.log_probability(source, output) / len(output) ** penalty)
+        for output in ended + cut
     ]
-    return sorted(scored, key=lambda answer: -answer[1])
+    return sorted(scored, key=lambda pair: -pair[1])
 
 
-def rows(*numbers: int) -> torch.Tensor:
-    return torch.tensor(numbers)[:, None]
+def rows(*ids: int) -> torch.Tensor:
+    return torch.tensor(ids)[:, None]
 
 
 # Beam
@@ -78,10 +78,10 @@ def rows(*numbers: int) -> torch.Tensor:
 @law
 @given(seed=st.integers(0, 10_000), vocab=st.integers(2, 4), limits=st.lists(st.integers(1, 4), min_size=1, max_size=3),
        penalty=st.sampled_from([0.0, 0.6, 1.0, 2.0]))  # fmt: skip
-def test_a_beam_as_wide_as_all_strings_is_exhaustive_search(seed, vocab, limits, penalty):
+def test_a_beam_as_wide_as_all_outputs_is_exhaustive_search(seed, vocab, limits, penalty):
     model = Recurrent(seed, vocab)
     sources = [(seed + i) % 8 for i in range(len(limits))]
-    everything = [every_answer(model, s, n, penalty) for s, n in zip(sources, limits, strict=True)]
+    everything = [every_output(model, s, n, penalty) for s, n in zip(sources, limits, strict=True)]
     width = max(map(len, everything))
     found = beam(model, rows(*sources), torch.tensor(limits), bos=BOS, eos=EOS, width=width, penalty=penalty)
     for got, wanted in zip(found, everything, strict=True):
@@ -90,44 +90,46 @@ def test_a_beam_as_wide_as_all_strings_is_exhaustive_search(seed, vocab, limits,
         assert got[0].tokens == wanted[0][0]
 
 
-def one_by_one(model: Recurrent, source: int, limit: int, width: int, penalty: float) -> list[tuple[list[int], float]]:
-    """Beam search of one sentence over lists of tokens, each scored anew."""
-    going: list[list[int]] = [[]]
+def plain_beam(model: Recurrent, source: int, limit: int, width: int, penalty: float) -> list[tuple[list[int], float]]:
+    """Beam search of one sentence over lists of tokens, each scored from scratch."""
+    alive: list[list[int]] = [[]]
     done: list[tuple[list[int], float]] = []
     for length in range(1, limit + 1):
-        grown = [(model.log_probability(source, [*said, t]), [*said, t]) for said in going for t in range(model.vocab)]
+        grown = [
+            (model.log_probability(source, [*output, t]), [*output, t]) for output in alive for t in range(model.vocab)
+        ]
         best = sorted(grown, reverse=True)[: 2 * width]
-        done += [(said, p / length**penalty) for p, said in best[:width] if said[-1] == EOS or length == limit]
-        going = [said for _, said in best if said[-1] != EOS][:width]
+        done += [(output, p / length**penalty) for p, output in best[:width] if output[-1] == EOS or length == limit]
+        alive = [output for _, output in best if output[-1] != EOS][:width]
         if len(done) >= width:
             break
-    return [([t for t in said if t != EOS], score) for said, score in sorted(done, key=lambda d: -d[1])[:width]]
+    return [([t for t in output if t != EOS], score) for output, score in sorted(done, key=lambda d: -d[1])[:width]]
 
 
 @law
 @given(seed=st.integers(0, 10_000), limits=st.lists(st.integers(3, 6), min_size=4, max_size=4), width=st.integers(1, 4),
        penalty=st.sampled_from([0.0, 0.6, 1.0]))  # fmt: skip
-def test_a_narrow_beam_equals_the_same_search_one_string_at_a_time(seed, limits, width, penalty):
+def test_a_narrow_beam_equals_plain_beam_search_of_one_sentence(seed, limits, width, penalty):
     model = Recurrent(seed, 4)
     source = rows(*range(len(limits)))
     found = beam(model, source, torch.tensor(limits), bos=BOS, eos=EOS, width=width, penalty=penalty)
     for i, (limit, got) in enumerate(zip(limits, found, strict=True)):
-        wanted = one_by_one(model, i, limit, width, penalty)
+        wanted = plain_beam(model, i, limit, width, penalty)
         assert [h.tokens for h in got] == [tokens for tokens, _ in wanted]
         assert [h.score for h in got] == pytest.approx([score for _, score in wanted])
 
 
 @law
 @given(seed=st.integers(0, 10_000), width=st.integers(1, 4), penalty=st.sampled_from([0.0, 1.0]))
-def test_answers_come_best_first_are_all_different_and_score_as_their_strings_do(seed, width, penalty):
+def test_outputs_are_distinct_sorted_by_score_and_scored_correctly(seed, width, penalty):
     model = Recurrent(seed, 5)
     found = beam(model, rows(0, 1, 2), torch.tensor([5, 3, 6]), bos=BOS, eos=EOS, width=width, penalty=penalty)
     for source, limit, n_best in zip((0, 1, 2), (5, 3, 6), found, strict=True):
         assert len({tuple(h.tokens) for h in n_best}) == len(n_best) == width
         assert [h.score for h in n_best] == sorted((h.score for h in n_best), reverse=True)
         for tokens, score in n_best:
-            said = tokens if len(tokens) == limit else [*tokens, EOS]
-            assert score == pytest.approx(model.log_probability(source, said) / len(said) ** penalty)
+            output = tokens if len(tokens) == limit else [*tokens, EOS]
+            assert score == pytest.approx(model.log_probability(source, output) / len(output) ** penalty)
 
 
 @law
@@ -135,16 +137,16 @@ def test_answers_come_best_first_are_all_different_and_score_as_their_strings_do
        penalty=st.sampled_from([0.0, 0.6, 1.0]))  # fmt: skip
 def test_a_beam_of_one_equals_greedy(seed, vocab, limits, penalty):
     model, source = Recurrent(seed, vocab), rows(*range(len(limits)))
-    how = {"bos": BOS, "eos": EOS, "penalty": penalty}
-    wide = beam(model, source, torch.tensor(limits), width=1, **how)
-    for [one], other in zip(wide, greedy(model, source, torch.tensor(limits), **how), strict=True):
-        assert one.tokens == other.tokens
-        assert one.score == pytest.approx(other.score)
+    options = {"bos": BOS, "eos": EOS, "penalty": penalty}
+    wide = beam(model, source, torch.tensor(limits), width=1, **options)
+    for [hypothesis], wanted in zip(wide, greedy(model, source, torch.tensor(limits), **options), strict=True):
+        assert hypothesis.tokens == wanted.tokens
+        assert hypothesis.score == pytest.approx(wanted.score)
 
 
 def test_a_beam_of_two_finds_what_greedy_misses():
-    class Garden:
-        """Token 2 is likelier at first, but only what follows 3 is sure."""
+    class GardenPath:
+        """Token 2 is more likely at first, but only after 3 is the end certain."""
 
         def start(self, source):
             return source
@@ -153,15 +155,15 @@ def test_a_beam_of_two_finds_what_greedy_misses():
             after = {BOS: [0.0, 0.0, 0.6, 0.4], 2: [0.26, 0.25, 0.25, 0.24], 3: [1.0, 0.0, 0.0, 0.0]}
             return torch.tensor([after.get(t, [0.25] * 4) for t in token.tolist()]).log(), state
 
-    how = {"bos": BOS, "eos": EOS, "penalty": 0.0}
-    [narrow] = greedy(Garden(), rows(0), torch.tensor([5]), **how)
-    [[best, *_]] = beam(Garden(), rows(0), torch.tensor([5]), width=2, **how)
+    options = {"bos": BOS, "eos": EOS, "penalty": 0.0}
+    [narrow] = greedy(GardenPath(), rows(0), torch.tensor([5]), **options)
+    [[best, *_]] = beam(GardenPath(), rows(0), torch.tensor([5]), width=2, **options)
     assert narrow.tokens == [2]
     assert best.tokens == [3]
     assert best.score == pytest.approx(math.log(0.4))
 
 
-def test_a_length_penalty_favours_longer_answers():
+def test_a_length_penalty_favours_longer_outputs():
     model = Fixed([math.log(0.3), -math.inf, math.log(0.7)])
     short, long = (
         beam(model, rows(0), torch.tensor([4]), bos=BOS, eos=EOS, width=5, penalty=p)[0][0] for p in (0.0, 2.0)
@@ -170,7 +172,7 @@ def test_a_length_penalty_favours_longer_answers():
     assert long.tokens == [2, 2, 2, 2]
 
 
-def test_a_token_that_cannot_be_is_never_part_of_an_answer():
+def test_a_token_of_probability_zero_is_never_output():
     model = Fixed([0.0, -math.inf, 1.0, -math.inf])
     [found] = beam(model, rows(0), torch.tensor([3]), bos=BOS, eos=EOS, width=4)
     assert sorted(h.tokens for h in found) == [[], [2], [2, 2], [2, 2, 2]]
@@ -181,18 +183,18 @@ def test_a_token_that_cannot_be_is_never_part_of_an_answer():
 
 @law
 @given(seed=st.integers(0, 10_000), limits=st.lists(st.integers(1, 8), min_size=1, max_size=5))
-def test_greedy_takes_the_likeliest_token_each_time(seed, limits):
+def test_greedy_takes_the_most_likely_token_each_time(seed, limits):
     model = Recurrent(seed, 5)
     found = greedy(model, rows(*range(len(limits))), torch.tensor(limits), bos=BOS, eos=EOS)
     for source, (limit, (tokens, score)) in enumerate(zip(limits, found, strict=True)):
-        said: list[int] = []
-        while len(said) < limit and EOS not in said:
-            said.append(max(range(5), key=lambda t: model.log_probability(source, [*said, t])))
-        assert tokens == [t for t in said if t != EOS]
-        assert score == pytest.approx(model.log_probability(source, said) / len(said), abs=1e-6)
+        output: list[int] = []
+        while len(output) < limit and EOS not in output:
+            output.append(max(range(5), key=lambda t: model.log_probability(source, [*output, t])))
+        assert tokens == [t for t in output if t != EOS]
+        assert score == pytest.approx(model.log_probability(source, output) / len(output), abs=1e-6)
 
 
-def test_a_model_that_never_ends_is_stopped_at_each_limit():
+def test_a_model_that_never_ends_stops_at_each_limit():
     model = Fixed([-9.0, 0.0, 1.0])
     limits = torch.tensor([3, 1, 5])
     assert [h.tokens for h in greedy(model, rows(0, 0, 0), limits, bos=BOS, eos=EOS)] == [[2] * 3, [2], [2] * 5]
@@ -200,7 +202,7 @@ def test_a_model_that_never_ends_is_stopped_at_each_limit():
     assert best == [[2] * 3, [2], [2] * 5]
 
 
-def test_the_end_counts_in_the_length_and_is_no_token_of_the_answer():
+def test_the_end_token_counts_in_the_length_and_is_not_output():
     model = Fixed([2.0, 0.0])
     [found] = greedy(model, rows(0), torch.tensor([9]), bos=BOS, eos=EOS)
     assert found.tokens == []
@@ -210,15 +212,15 @@ def test_the_end_counts_in_the_length_and_is_no_token_of_the_answer():
 @pytest.mark.parametrize("width", [0, 1, 3], ids=["greedy", "beam of 1", "beam of 3"])
 def test_a_finished_sentence_leaves_the_batch(width):
     model, limits = Recurrent(0, 5), torch.tensor([1, 2, 4])
-    how = {"bos": BOS, "eos": 5}  # an end that is never said, so that the limits decide
+    options = {"bos": BOS, "eos": 5}  # an end token that is never output, so that the limits decide
     if width:
-        beam(model, rows(0, 1, 2), limits, width=width, **how)
+        beam(model, rows(0, 1, 2), limits, width=width, **options)
     else:
-        greedy(model, rows(0, 1, 2), limits, **how)
+        greedy(model, rows(0, 1, 2), limits, **options)
     assert model.batches == [n * max(1, width) for n in (3, 2, 1, 1)]
 
 
-def test_no_sentences_have_no_answers():
+def test_an_empty_batch_has_no_outputs():
     none, limits = torch.empty(0, 1, dtype=torch.long), torch.empty(0, dtype=torch.long)
     assert greedy(Recurrent(0, 5), none, limits, bos=BOS, eos=EOS) == []
     assert beam(Recurrent(0, 5), none, limits, bos=BOS, eos=EOS, width=3) == []
@@ -227,66 +229,66 @@ def test_no_sentences_have_no_answers():
 # Sampling
 
 
-def drawn(logits: list[float], n: int = 1, seed: int = 0, **how) -> torch.Tensor:
-    """How often each token is drawn, of n; the end is a token that cannot be."""
+def counts(logits: list[float], n: int = 1, seed: int = 0, **options) -> torch.Tensor:
+    """How often each token is sampled, of n; no token is the end."""
     random = torch.Generator().manual_seed(seed)
     source, limits = torch.zeros(n, 1, dtype=torch.long), torch.ones(n, dtype=torch.long)
-    found = sample(Fixed(logits), source, limits, bos=BOS, eos=99, generator=random, **how)
+    found = sample(Fixed(logits), source, limits, bos=BOS, eos=99, generator=random, **options)
     return torch.bincount(torch.tensor([h.tokens[0] for h in found]), minlength=len(logits))
 
 
 LOGITS = [1.0, -0.5, 2.0, 0.3, -1.0]
 
 
-def as_probable(counts: torch.Tensor, p: torch.Tensor) -> None:
-    n = counts.sum().item()
+def check_frequencies(found: torch.Tensor, p: torch.Tensor) -> None:
+    n = found.sum().item()
     noise = (p * (1 - p) / n).sqrt()
-    assert ((counts / n - p).abs() <= 5 * noise).all()
-    assert (counts[p == 0] == 0).all()
+    assert ((found / n - p).abs() <= 5 * noise).all()
+    assert (found[p == 0] == 0).all()
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-def test_tokens_are_drawn_by_their_probability(temperature):
-    as_probable(drawn(LOGITS, 20_000, temperature=temperature), (torch.tensor(LOGITS) / temperature).softmax(0))
+def test_tokens_are_sampled_by_their_probability(temperature):
+    check_frequencies(counts(LOGITS, 20_000, temperature=temperature), (torch.tensor(LOGITS) / temperature).softmax(0))
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 3, 5, 9])
-def test_only_the_k_likeliest_are_drawn(top_k):
+def test_top_k_samples_only_the_k_most_likely(top_k):
     keep = sorted(range(5), key=lambda i: -LOGITS[i])[:top_k]
     p = torch.tensor([math.exp(x) if i in keep else 0.0 for i, x in enumerate(LOGITS)])
-    as_probable(drawn(LOGITS, 5000, top_k=top_k), p / p.sum())
+    check_frequencies(counts(LOGITS, 5000, top_k=top_k), p / p.sum())
 
 
 @pytest.mark.parametrize(("top_p", "kept"), [(0.05, 1), (0.55, 1), (0.65, 2), (0.85, 3), (0.95, 4), (1.0, 5)])
-def test_only_the_fewest_that_have_probability_p_are_drawn(top_p, kept):
+def test_top_p_samples_only_the_fewest_tokens_with_probability_p(top_p, kept):
     p = torch.tensor(LOGITS).softmax(0)
     order = p.argsort(descending=True)
-    assert p[order[:kept]].sum() >= top_p - 1e-6  # the case is what it says: enough, and one fewer is not
+    assert p[order[:kept]].sum() >= top_p - 1e-6  # the case is right: enough, and one fewer is not
     assert p[order[: kept - 1]].sum() < top_p
     p[order[kept:]] = 0
-    as_probable(drawn(LOGITS, 5000, top_p=top_p), p / p.sum())
+    check_frequencies(counts(LOGITS, 5000, top_p=top_p), p / p.sum())
 
 
-def test_top_p_counts_after_temperature_and_top_k():
+def test_top_p_applies_after_temperature_and_top_k():
     p = (torch.tensor(LOGITS) / 0.5).softmax(0)
     p[[1, 3, 4]] = 0
     p = p / p.sum()
-    assert p.max() > 0.85  # after both the likeliest has enough alone; before, it had 0.59
-    assert drawn(LOGITS, 500, temperature=0.5, top_k=2, top_p=0.85).tolist() == [0, 0, 500, 0, 0]
+    assert p.max() > 0.85  # after both one token suffices; before, it had 0.59
+    assert counts(LOGITS, 500, temperature=0.5, top_k=2, top_p=0.85).tolist() == [0, 0, 500, 0, 0]
 
 
 @law
-@given(seed=st.integers(0, 10_000), how=st.sampled_from([{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}]))
-def test_sampling_only_the_likeliest_is_greedy(seed, how):
+@given(seed=st.integers(0, 10_000), options=st.sampled_from([{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}]))
+def test_sampling_only_the_most_likely_token_is_greedy(seed, options):
     model, source, limits = Recurrent(seed, 6), rows(0, 1, 2), torch.tensor([7, 4, 9])
     random = torch.Generator().manual_seed(seed)
-    got = sample(model, source, limits, bos=BOS, eos=EOS, generator=random, **how)
-    for one, other in zip(got, greedy(model, source, limits, bos=BOS, eos=EOS), strict=True):
-        assert one.tokens == other.tokens
-        assert one.score == pytest.approx(other.score)  # of the model, not of what was drawn from
+    got = sample(model, source, limits, bos=BOS, eos=EOS, generator=random, **options)
+    for sampled, wanted in zip(got, greedy(model, source, limits, bos=BOS, eos=EOS), strict=True):
+        assert sampled.tokens == wanted.tokens
+        assert sampled.score == pytest.approx(wanted.score)  # of the model, not of the truncated distribution
 
 
-def test_the_same_seed_draws_the_same():
+def test_the_same_seed_samples_the_same():
     def run(seed):
         random = torch.Generator().manual_seed(seed)
         source, limits = torch.zeros(8, 1, dtype=torch.long), torch.full((8,), 9)
@@ -297,11 +299,11 @@ def test_the_same_seed_draws_the_same():
 
 
 @pytest.mark.parametrize(
-    "how", [{"temperature": 0.0}, {"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}], ids=str
+    "options", [{"temperature": 0.0}, {"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}], ids=str
 )
-def test_sampling_refuses_what_it_cannot_do(how):
+def test_sampling_refuses_invalid_options(options):
     with pytest.raises(ValueError, match="use a temperature above 0, a top_k of 0 or more, a top_p above 0 up to 1"):
-        drawn(LOGITS, **how)
+        counts(LOGITS, **options)
 
 
 @pytest.mark.parametrize("width", [0, -1])

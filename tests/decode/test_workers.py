@@ -1,4 +1,4 @@
-"""`share`: every job once, one core each, and all as before when it is over."""
+"""`map_in_threads`: every job once, one core each, and the thread counts restored at the end."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from regard.decode.workers import map_in_threads
 
 
 def threads() -> list[object]:
-    """How many cores torch takes: here, in a thread yet to come, and what it told the libraries it calls."""
+    """Count torch's threads: here, in a new thread, and in the libraries it calls."""
     found: list[object] = [torch.get_num_threads()]
     new = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
     new.start()
@@ -20,7 +20,7 @@ def threads() -> list[object]:
 
 @pytest.fixture(autouse=True)
 def three_cores():
-    """Another number than one, and than this machine's, so that both would be noticed."""
+    """A count that differs from one and from this machine's."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
@@ -29,7 +29,7 @@ def three_cores():
 
 @pytest.mark.parametrize("workers", [1, 2, 4, 9])
 @pytest.mark.parametrize("jobs", [[], [5], [3, 1, 2], list(range(40)), [7] * 6])
-def test_every_job_is_done_once_and_comes_with_its_own_result(workers, jobs):
+def test_every_job_runs_once_and_is_paired_with_its_result(workers, jobs):
     done: list[int] = []
 
     def work(job: int) -> int:
@@ -43,11 +43,11 @@ def test_every_job_is_done_once_and_comes_with_its_own_result(workers, jobs):
     assert threads() == before
 
 
-def test_results_come_as_they_are_done():
+def test_results_come_in_order_of_completion():
     first_came = threading.Event()
 
     def work(job: str) -> bool:
-        return job == "quick" or first_came.wait(10)  # the slow one ends only after the quick one came out
+        return job == "quick" or first_came.wait(10)  # the slow one ends only after the quick one is returned
 
     found = map_in_threads(work, ["slow", "quick"], 2)
     assert next(found) == ("quick", True)
@@ -55,41 +55,41 @@ def test_results_come_as_they_are_done():
     assert list(found) == [("slow", True)]
 
 
-def test_several_workers_have_one_core_each_and_work_at_once():
+def test_several_workers_run_in_parallel_on_one_core_each():
     together = threading.Barrier(2, timeout=10)
 
     def work(job: int) -> tuple[int, int]:
-        together.wait()  # passed only by two at a time
+        together.wait()  # passes two at a time
         return torch.get_num_threads(), threading.get_ident()
 
-    seen = [result for _, result in map_in_threads(work, range(6), 2)]
-    assert {cores for cores, _ in seen} == {1}
-    idents = {ident for _, ident in seen}
+    results = [result for _, result in map_in_threads(work, range(6), 2)]
+    assert {cores for cores, _ in results} == {1}
+    idents = {ident for _, ident in results}
     assert len(idents) == 2
     assert threading.get_ident() not in idents
 
 
-def test_one_worker_is_this_thread_with_all_cores_one_job_after_another():
-    inherit_from_init: list[int] = []
+def test_one_worker_runs_lazily_in_this_thread_with_all_cores():
+    started: list[int] = []
 
     def work(job: int) -> tuple[int, int]:
-        inherit_from_init.append(job)
+        started.append(job)
         return torch.get_num_threads(), threading.get_ident()
 
     found = map_in_threads(work, [1, 2, 3], 1)
     assert next(found) == (1, (3, threading.get_ident()))
-    assert inherit_from_init == [1]
+    assert started == [1]
     assert len(list(found)) == 2
 
 
 class Slow:
-    """Work that takes its time; of job 0 an error may come."""
+    """Slow work; job 0 may fail."""
 
     def __init__(self, fails: bool):
-        self.fails, self.inherit_from_init, self.ended = fails, [], []
+        self.fails, self.started, self.ended = fails, [], []
 
     def __call__(self, job: int) -> int:
-        self.inherit_from_init.append(job)
+        self.started.append(job)
         if job == 0 and self.fails:
             self.ended.append(job)
             raise ZeroDivisionError("of job 0")
@@ -98,16 +98,16 @@ class Slow:
         return job
 
     def is_over(self) -> None:
-        """What has begun has ended, and what has not begun never will."""
-        assert sorted(self.inherit_from_init) == sorted(self.ended)
-        before = len(self.inherit_from_init)
+        """Every started job has ended, and no other starts."""
+        assert sorted(self.started) == sorted(self.ended)
+        before = len(self.started)
         assert before < 100
         time.sleep(0.03)
-        assert len(self.inherit_from_init) == before
+        assert len(self.started) == before
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_comes_through_and_leaves_the_cores_as_they_were(workers):
+def test_an_error_is_raised_and_restores_the_thread_counts(workers):
     before, work = threads(), Slow(fails=True)
     with pytest.raises(ZeroDivisionError, match="of job 0"):
         list(map_in_threads(work, range(100), workers))
@@ -116,7 +116,7 @@ def test_an_error_comes_through_and_leaves_the_cores_as_they_were(workers):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_reader_that_stops_early_leaves_the_cores_as_they_were(workers):
+def test_a_consumer_that_stops_early_restores_the_thread_counts(workers):
     before, work = threads(), Slow(fails=False)
     found = map_in_threads(work, range(100), workers)
     next(found)
@@ -125,7 +125,7 @@ def test_a_reader_that_stops_early_leaves_the_cores_as_they_were(workers):
     assert threads() == before
 
 
-def test_a_second_sharing_meanwhile_works_in_its_own_thread_and_a_later_one_is_shared_again():
+def test_a_second_call_meanwhile_runs_in_its_own_thread_and_a_later_one_in_a_pool():
     def where(job: int) -> int:
         return threading.get_ident()
 
@@ -145,8 +145,8 @@ def test_a_second_sharing_meanwhile_works_in_its_own_thread_and_a_later_one_is_s
     assert threads() == before
 
 
-def test_while_it_is_shared_a_thread_yet_to_come_would_have_one_core():
-    """What has to be put right at the end is really changed in between: else the tests above could not fail."""
+def test_the_thread_counts_differ_while_a_pool_runs():
+    """Otherwise the tests above could not fail."""
     before = threads()
     found = map_in_threads(lambda job: job, [1, 2, 3], 2)
     next(found)

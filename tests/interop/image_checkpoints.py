@@ -50,7 +50,7 @@ def make_run(folder: Path, kind: str, **data: Any) -> Path:
     """A run folder with random weights."""
     family, config = OURS[kind]
     folder.mkdir()
-    RunFolder(folder).describe(family, dataclasses.asdict(config), "0")
+    RunFolder(folder).write_description(family, dataclasses.asdict(config), "0")
     (folder / "model.safetensors").write_bytes(save(saved_tensors(randomize(FAMILIES[family].build(config)))))
     how = ImageData(**{"mean": MEAN, "std": STD, **data})
     (folder / "run.toml").write_text(to_toml(Run("ours", family, config, "image_classification", data=how)))

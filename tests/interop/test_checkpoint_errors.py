@@ -8,13 +8,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from text_checkpoints import (
-    assert_model_refused,
-    assert_run_refused,
-    save_character_tokenizer,
-    small_bert,
-    small_marian,
-)
+from text_checkpoints import assert_model_refused, assert_run_refused, save_character_tokenizer, small_bert, small_marian
 
 
 def test_a_tensor_of_the_wrong_shape_is_named(gpt2):

@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from image_checkpoints import (
-    MEAN,
-    OURS,
-    STD,
-    make_photo,
-    make_run,
-    same_weights,
-)
+from image_checkpoints import MEAN, OURS, STD, make_photo, make_run, same_weights
 from PIL import Image
 
 from regard.interop.hf import export_run, import_run
@@ -108,7 +101,7 @@ def test_a_grayscale_model_is_exported_with_one_mean(tmp_path, monkeypatch):
     ("mvit", MViTConfig(), r"^'mvit' cannot be exported to Hugging Face; supported are gpt, bert, .*, vit, swin"),
 ], ids=["mean", "convs", "mvit"])  # fmt: skip
 def test_a_model_without_a_hugging_face_form_is_refused(family, config, message, tmp_path):
-    RunFolder(tmp_path).describe(family, dataclasses.asdict(config), "0")
+    RunFolder(tmp_path).write_description(family, dataclasses.asdict(config), "0")
     with pytest.raises(ValueError, match=message):
         export_run(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -7,15 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from image_checkpoints import (
-    MEAN,
-    assert_run_refused,
-    randomize,
-    same_weights,
-    update_json,
-    vit_checkpoint,
-    write_processor,
-)
+from image_checkpoints import MEAN, assert_run_refused, randomize, same_weights, update_json, vit_checkpoint, write_processor
 from PIL import Image
 from safetensors.torch import load as from_bytes
 from safetensors.torch import load_file, save_file

@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from image_checkpoints import (
-    MEAN,
-    STD,
-    assert_run_refused,
-    vit_checkpoint,
-    write_processor,
-)
+from image_checkpoints import MEAN, STD, assert_run_refused, vit_checkpoint, write_processor
 from PIL import Image
 from torch import nn
 

@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from text_checkpoints import (
-    MARIAN,
-    OURS,
-    TEXT,
-    TINY,
-    make_run,
-    same_weights,
-)
+from text_checkpoints import MARIAN, OURS, TEXT, TINY, make_run, same_weights
 
 from regard.data.text.tokenizer import BOS, EOS, PAD, Tokenizer
 from regard.interop.hf import export_run, import_run
@@ -104,7 +97,7 @@ def test_a_pipeline_generates_the_same_text(tmp_path, monkeypatch):
 def test_a_pipeline_ranks_masked_tokens_alike(tmp_path):
     run = make_run(tmp_path / "run", "bert")
     export_run(run, tmp_path / "theirs")
-    words = [token for token in Tokenizer.load(run / "tokenizer.json").tokens(range(5, 30)) if token.isalpha()]
+    words = [token for token in Tokenizer.load(run / "tokenizer.json").ids_to_tokens(range(5, 30)) if token.isalpha()]
     outputs = transformers.pipeline("fill-mask", str(tmp_path / "theirs"))(
         "the [MASK] sat.", targets=words, top_k=len(words)
     )

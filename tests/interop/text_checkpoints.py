@@ -63,7 +63,7 @@ def make_run(folder: Path, kind: str) -> Path:
     config = type(config)(**{key: value for key, value in values.items() if not key.startswith("_")})
     folder.mkdir()
     tokenizer.save(folder / "tokenizer.json")
-    RunFolder(folder).describe(family, dataclasses.asdict(config), "0")
+    RunFolder(folder).write_description(family, dataclasses.asdict(config), "0")
     (folder / "model.safetensors").write_bytes(save(saved_tensors(randomize(FAMILIES[family].build(config)))))
     (folder / "run.toml").write_text(to_toml(Run("ours", family, config, task, data=TextData())))
     if task == "text_classification":

@@ -28,10 +28,10 @@ def by_hand(q, k, v, bias=None, mask=None, causal=False, scale=None):
     mixed, weights = np.zeros((*lead, queries, v.shape[-1])), np.zeros((*lead, queries, keys))
     for at in np.ndindex(*lead):
         for i in range(queries):
-            last = keys - queries + i if causal else keys - 1  # the last query stands at the last key
-            seen = [j for j in range(keys) if mask[at][i, j] and j <= last]
-            power = [math.exp(scale * float(q[at][i] @ k[at][j]) + bias[at][i, j]) for j in seen]
-            for j, p in zip(seen, power, strict=True):
+            last = keys - queries + i if causal else keys - 1  # the last query has the position of the last key
+            allowed = [j for j in range(keys) if mask[at][i, j] and j <= last]
+            power = [math.exp(scale * float(q[at][i] @ k[at][j]) + bias[at][i, j]) for j in allowed]
+            for j, p in zip(allowed, power, strict=True):
                 weights[at][i, j] = p / sum(power)
                 mixed[at][i] += p / sum(power) * v[at][j]
     return torch.from_numpy(mixed), torch.from_numpy(weights)
@@ -43,7 +43,7 @@ def close(got, wanted, dtype):
 
 
 @st.composite
-def questions(draw):
+def attention_inputs(draw):
     """Queries, keys and values with 2 to 5 dimensions, and a bias and a mask that broadcast to their scores."""
     random = torch.Generator().manual_seed(draw(st.integers(0, 10_000)))
     lead = tuple(draw(st.lists(st.integers(1, 3), max_size=3)))
@@ -63,19 +63,22 @@ def questions(draw):
     return (q, k, v), {"bias": bias, "mask": mask, "causal": draw(st.booleans()), "scale": scale}
 
 
-def cast(question, dtype):
-    qkv, how = question
-    return [x.to(dtype) for x in qkv], {**how, "bias": None if how["bias"] is None else how["bias"].to(dtype)}
+def cast(inputs, dtype):
+    qkv, options = inputs
+    return [x.to(dtype) for x in qkv], {
+        **options,
+        "bias": None if options["bias"] is None else options["bias"].to(dtype),
+    }
 
 
 @TYPES
 @PATHS
 @law
-@given(question=questions())
-def test_attention_equals_a_loop_of_plain_python(need_weights, dtype, question):
-    qkv, how = cast(question, dtype)
-    mixed, weights = attend(*qkv, **how, need_weights=need_weights)
-    wanted, wanted_weights = by_hand(*qkv, **how)
+@given(inputs=attention_inputs())
+def test_attention_equals_a_loop_of_plain_python(need_weights, dtype, inputs):
+    qkv, options = cast(inputs, dtype)
+    mixed, weights = attend(*qkv, **options, need_weights=need_weights)
+    wanted, wanted_weights = by_hand(*qkv, **options)
     assert mixed.shape == wanted.shape
     close(mixed, wanted, dtype)
     assert (weights is not None) == need_weights
@@ -85,14 +88,14 @@ def test_attention_equals_a_loop_of_plain_python(need_weights, dtype, question):
 
 @TYPES
 @law
-@given(question=questions())
-def test_the_fused_kernel_and_the_explicit_path_have_the_same_gradients(dtype, question):
+@given(inputs=attention_inputs())
+def test_the_fused_kernel_and_the_explicit_path_have_the_same_gradients(dtype, inputs):
     grads = []
     for need_weights in (False, True):
-        qkv, how = cast(question, dtype)
-        leaves = [x.clone().requires_grad_() for x in (*qkv, how["bias"]) if x is not None]
-        how["bias"] = None if how["bias"] is None else leaves[3]
-        mixed, _ = attend(*leaves[:3], **how, need_weights=need_weights)
+        qkv, options = cast(inputs, dtype)
+        leaves = [x.clone().requires_grad_() for x in (*qkv, options["bias"]) if x is not None]
+        options["bias"] = None if options["bias"] is None else leaves[3]
+        mixed, _ = attend(*leaves[:3], **options, need_weights=need_weights)
         mixed.square().sum().backward()
         grads.append([x.grad for x in leaves])
     for fused, explicit in zip(*grads, strict=True):
@@ -102,15 +105,15 @@ def test_the_fused_kernel_and_the_explicit_path_have_the_same_gradients(dtype, q
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 @pytest.mark.parametrize("masked", ["none", "keys", "rows", "full"])
-@pytest.mark.parametrize("output_bias", ["none", "shared", "by head"])
+@pytest.mark.parametrize("with_bias", ["none", "shared", "by head"])
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 2, 3)], ids=["2-D", "3-D", "4-D", "5-D"])
 @pytest.mark.parametrize(("queries", "keys"), [(4, 4), (1, 4), (2, 5), (5, 2)])
-def test_every_combination_gives_the_same_numbers_on_both_paths(lead, queries, keys, output_bias, masked, causal):
+def test_both_paths_agree_for_every_combination_of_inputs(lead, queries, keys, with_bias, masked, causal):
     torch.manual_seed(len(lead))
     q, k, v = (torch.randn(*lead, n, 4) for n in (queries, keys, keys))
     heads = lead[-1:] or ()
     bias = {"none": None, "shared": torch.randn(queries, keys), "by head": torch.randn(*heads, queries, keys)}[
-        output_bias
+        with_bias
     ]
     first = lead[:1] + (1,) * len(lead[1:])  # one for each sentence, shared by its heads
     mask = {
@@ -120,9 +123,9 @@ def test_every_combination_gives_the_same_numbers_on_both_paths(lead, queries, k
         "full": torch.rand(*lead, queries, keys) < 0.6,
     }[masked]
     wanted, wanted_weights = by_hand(q, k, v, bias, mask, causal)
-    fused, nothing = attend(q, k, v, bias=bias, mask=mask, causal=causal)
+    fused, no_weights = attend(q, k, v, bias=bias, mask=mask, causal=causal)
     explicit, weights = attend(q, k, v, bias=bias, mask=mask, causal=causal, need_weights=True)
-    assert nothing is None
+    assert no_weights is None
     close(fused, wanted, torch.float32)
     close(explicit, wanted, torch.float32)
     close(weights, wanted_weights, torch.float32)
@@ -130,28 +133,28 @@ def test_every_combination_gives_the_same_numbers_on_both_paths(lead, queries, k
 
 @PATHS
 @TYPES
-@pytest.mark.parametrize("output_bias", [False, True], ids=["plain", "output_bias"])
-@pytest.mark.parametrize("learns", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("with_bias", [False, True], ids=["plain", "with_bias"])
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @law
 @given(seed=st.integers(0, 1000), batch=st.integers(1, 3), queries=st.integers(1, 4), keys=st.integers(1, 6))
-def test_a_query_that_may_look_nowhere_gets_zeros_and_finite_gradients(
-    need_weights, dtype, output_bias, learns, seed, batch, queries, keys
+def test_a_fully_masked_query_gets_zeros_and_finite_gradients(
+    need_weights, dtype, with_bias, training, seed, batch, queries, keys
 ):
     random = torch.Generator().manual_seed(seed)
     shapes = [(batch, 2, queries, 4), (batch, 2, keys, 4), (batch, 2, keys, 4), (1, 2, queries, keys)]
-    leaves = [torch.randn(s, generator=random, dtype=dtype).requires_grad_(learns) for s in shapes]
+    leaves = [torch.randn(s, generator=random, dtype=dtype).requires_grad_(training) for s in shapes]
     mask = torch.rand((batch, 1, queries, keys), generator=random) < 0.7
     mask[0, :, 0] = False
-    nowhere = ~mask.any(-1).expand(batch, 2, queries)
-    mixed, weights = attend(*leaves[:3], bias=leaves[3] if output_bias else None, mask=mask, need_weights=need_weights)
-    assert (mixed[nowhere] == 0).all()
-    assert (mixed[~nowhere] != 0).any(-1).all()
+    empty = ~mask.any(-1).expand(batch, 2, queries)
+    mixed, weights = attend(*leaves[:3], bias=leaves[3] if with_bias else None, mask=mask, need_weights=need_weights)
+    assert (mixed[empty] == 0).all()
+    assert (mixed[~empty] != 0).any(-1).all()
     if need_weights:
-        assert (weights[nowhere] == 0).all()
-    if learns:
+        assert (weights[empty] == 0).all()
+    if training:
         mixed.sum().backward()
         q, k, v, bias = (x.grad for x in leaves)
-        assert (q[nowhere] == 0).all()
+        assert (q[empty] == 0).all()
         assert all(g.isfinite().all() for g in (q, k, v))
         assert bias is None or bias.isfinite().all()
 
@@ -159,19 +162,19 @@ def test_a_query_that_may_look_nowhere_gets_zeros_and_finite_gradients(
 @PATHS
 @law
 @given(queries=st.integers(1, 6), more=st.integers(0, 6), seed=st.integers(0, 1000))
-def test_the_last_query_of_a_causal_look_stands_at_the_last_key(need_weights, queries, more, seed):
+def test_causal_attention_aligns_the_last_query_with_the_last_key(need_weights, queries, more, seed):
     random = torch.Generator().manual_seed(seed)
     keys = queries + more
     q, k, v = (torch.randn((1, 2, n, 4), generator=random, dtype=torch.float64) for n in (queries, keys, keys))
     mixed, _ = attend(q, k, v, causal=True, need_weights=need_weights)
     for i in range(queries):
-        seen = more + i + 1  # its own key, those before it, and the cache
-        alone, _ = attend(q[:, :, i : i + 1], k[:, :, :seen], v[:, :, :seen], need_weights=need_weights)
+        visible = more + i + 1  # its own key, those before it, and the cache
+        alone, _ = attend(q[:, :, i : i + 1], k[:, :, :visible], v[:, :, :visible], need_weights=need_weights)
         torch.testing.assert_close(mixed[:, :, i : i + 1], alone)
 
 
 @PATHS
-def test_a_causal_look_with_more_queries_than_keys_leaves_the_first_ones_nowhere(need_weights):
+def test_causal_attention_with_more_queries_than_keys_masks_the_first_queries_fully(need_weights):
     q, k, v = torch.randn(5, 4), torch.randn(2, 4), torch.randn(2, 4)
     mixed, _ = attend(q, k, v, causal=True, need_weights=need_weights)
     assert (mixed[:3] == 0).all()
@@ -179,10 +182,10 @@ def test_a_causal_look_with_more_queries_than_keys_leaves_the_first_ones_nowhere
 
 
 @law
-@given(question=questions())
-def test_weights_sum_to_one_or_to_zero(question):
-    (q, k, v), how = question
-    _, weights = attend(q, k, v, **how, need_weights=True)
+@given(inputs=attention_inputs())
+def test_weights_sum_to_one_or_to_zero(inputs):
+    (q, k, v), options = inputs
+    _, weights = attend(q, k, v, **options, need_weights=True)
     sums = weights.sum(-1)
     assert ((sums - 1).abs().lt(1e-12) | (sums == 0)).all()
 

@@ -1,7 +1,7 @@
-"""Laws of beams that share one past: each is its own history, whatever was taken from what, and whoever has left.
+"""Laws of beams that share one cache: each follows its own history, however beams are reordered and sentences leave.
 
-As in test_decoder_laws.py the weights are random and large, and in float64, so that a broken law is far above the tolerance;
-here they are also such that different sentences get different answers.
+As in test_decoder_laws.py the weights are random, large and float64, so that a broken law is far above the tolerance; here
+different sentences also get different outputs.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ def tiny(norm: str, positions: str, tied: bool) -> Transformer:
             vocab=VOCAB, dim=8, depth=2, heads=2, mlp_ratio=2, norm=norm, positions=positions, max_len=24, tied=tied
         )
     )
-    for part in model.modules():  # norms stay as they are: what was read and said, and not a bias, decides what follows
+    for part in model.modules():  # norms keep their values: the tokens, not a bias, decide the output
         for p in () if isinstance(part, nn.LayerNorm) else part.parameters(recurse=False):
             nn.init.normal_(p, std=1.0)
     return model.double().eval()
@@ -46,117 +46,119 @@ def padded(sources: Iterable[Tensor]) -> Tensor:
     return nn.utils.rnn.pad_sequence(list(sources), batch_first=True, padding_value=PAD)
 
 
-class Line:
-    """Some beams, decoded together, and beside them what each has read and said, in plain lists."""
+class Beams:
+    """Beams decoded together, and for each its source and history in plain lists."""
 
     def __init__(self, model: Transformer, state: DecoderState, beams: list[list[tuple[Tensor, list[int]]]]):
         self.model, self.state, self.beams = model, state, beams  # beams: B lines of W
 
-    def say(self, random: torch.Generator) -> "Line":
-        """Each beam says a token; its logits are those of its history alone, read anew and without a cache."""
-        sources, before = zip(*(one for line in self.beams for one in line), strict=True)
+    def extend(self, random: torch.Generator) -> "Beams":
+        """Extend each beam by a token; its logits equal those of its history alone, without a cache."""
+        sources, before = zip(*(pair for line in self.beams for pair in line), strict=True)
         token = torch.randint(1, VOCAB, (len(sources),), generator=random)
-        said = [[*history, now] for history, now in zip(before, token.tolist(), strict=True)]
+        histories = [[*history, now] for history, now in zip(before, token.tolist(), strict=True)]
         with torch.no_grad():
             logits, state = decoder(self.model).step(token, self.state)
-            wanted = self.model(padded(sources), torch.tensor(said))[:, -1]
+            wanted = self.model(padded(sources), torch.tensor(histories))[:, -1]
         torch.testing.assert_close(logits, wanted, rtol=0, atol=1e-9)
-        after, width = list(zip(sources, said, strict=True)), len(self.beams[0])
-        return Line(self.model, state, [after[i : i + width] for i in range(0, len(after), width)])
+        after, width = list(zip(sources, histories, strict=True)), len(self.beams[0])
+        return Beams(self.model, state, [after[i : i + width] for i in range(0, len(after), width)])
 
-    def reorder(self, rows: Tensor) -> "Line":
-        """Other beams: rows (R,), each a sentence of its own from now on, or (B, W)."""
-        flat = [one for line in self.beams for one in line]
+    def reorder(self, rows: Tensor) -> "Beams":
+        """Select beams: rows (R,), each its own sentence from now on, or (B, W)."""
+        rows_flat = [pair for line in self.beams for pair in line]
         lines = rows[:, None] if rows.ndim == 1 else rows
-        return Line(self.model, reorder(self.state, rows), [[flat[row] for row in line] for line in lines.tolist()])
+        return Beams(
+            self.model, reorder(self.state, rows), [[rows_flat[row] for row in line] for line in lines.tolist()]
+        )
 
 
-def begin(model: Transformer, seed: int, batch: int, s: int) -> Line:
-    """Sentences of several lengths, one beam each; each is remembered without its padding."""
+def start(model: Transformer, seed: int, batch: int, s: int) -> Beams:
+    """Sentences of several lengths, one beam each, stored without padding."""
     random = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, s + 1, (batch,), generator=random).tolist()
     sources = [torch.randint(1, VOCAB, (length,), generator=random) for length in lengths]
     with torch.no_grad():
-        return Line(model, decoder(model).start(padded(sources)), [[(one, [])] for one in sources])
+        return Beams(model, decoder(model).start(padded(sources)), [[(source, [])] for source in sources])
 
 
 def rows_of(sentences: Tensor, width: int, more: int, random: torch.Generator) -> Tensor:
-    """Parents drawn at random: for each of the sentences `more` rows of its `width`, (B, W)."""
+    """Random parents: for each of the sentences `more` rows of its `width`, (B, W)."""
     return sentences[:, None] * width + torch.randint(width, (len(sentences), more), generator=random)
 
 
 @KINDS
 @law
 @given(seed=seeds, batch=st.integers(1, 3), s=sizes, widths=st.lists(st.integers(1, 4), min_size=1, max_size=6))
-def test_beams_decoded_together_are_each_its_own_history_decoded_alone(model, seed, batch, s, widths):
-    random, line, width = torch.Generator().manual_seed(seed), begin(model, seed, batch, s), 1
-    for more in widths:  # as many beams as before, more or fewer, each from a parent of its own
-        line = line.reorder(rows_of(torch.arange(batch), width, more, random)).say(random)
+def test_beams_decoded_together_equal_each_history_decoded_alone(model, seed, batch, s, widths):
+    random, line, width = torch.Generator().manual_seed(seed), start(model, seed, batch, s), 1
+    for more in widths:  # as many beams as before, more or fewer
+        line = line.reorder(rows_of(torch.arange(batch), width, more, random)).extend(random)
         width = more
 
 
 @KINDS
 @law
 @given(seed=seeds, batch=st.integers(1, 4), s=sizes, width=st.integers(1, 4), data=st.data())
-def test_sentences_leave_together_and_the_others_go_on_in_any_order(model, seed, batch, s, width, data):
+def test_sentences_may_leave_and_the_others_continue_in_any_order(model, seed, batch, s, width, data):
     random = torch.Generator().manual_seed(seed)
-    line = begin(model, seed, batch, s).reorder(torch.arange(batch)[:, None].expand(-1, width)).say(random)
+    line = start(model, seed, batch, s).reorder(torch.arange(batch)[:, None].expand(-1, width)).extend(random)
     for _ in range(3):
-        left = data.draw(st.lists(st.integers(0, len(line.beams) - 1), max_size=len(line.beams), unique=True))
-        line = line.reorder(rows_of(torch.tensor(left, dtype=torch.long), width, width, random))
-        if not left:
+        staying = data.draw(st.lists(st.integers(0, len(line.beams) - 1), max_size=len(line.beams), unique=True))
+        line = line.reorder(rows_of(torch.tensor(staying, dtype=torch.long), width, width, random))
+        if not staying:
             break
-        line = line.say(random)
+        line = line.extend(random)
 
 
 @KINDS
 @law
 @given(seed=seeds, batch=st.integers(1, 3), s=sizes, width=st.integers(2, 4), steps=st.integers(0, 3), data=st.data())
-def test_single_rows_taken_from_beams_go_on_as_sentences_of_their_own(model, seed, batch, s, width, steps, data):
+def test_single_rows_of_beams_continue_as_separate_sentences(model, seed, batch, s, width, steps, data):
     random = torch.Generator().manual_seed(seed)
-    line = begin(model, seed, batch, s).reorder(torch.arange(batch)[:, None].expand(-1, width))
+    line = start(model, seed, batch, s).reorder(torch.arange(batch)[:, None].expand(-1, width))
     for _ in range(steps):
-        line = line.say(random).reorder(rows_of(torch.arange(batch), width, width, random))
+        line = line.extend(random).reorder(rows_of(torch.arange(batch), width, width, random))
     rows = torch.tensor(data.draw(st.lists(st.integers(0, batch * width - 1), min_size=1, max_size=5)))
     line = line.reorder(rows)
     assert [len(beams) for beams in line.beams] == [1] * len(rows)
-    line.say(random).say(random).reorder(rows_of(torch.arange(len(rows)), 1, 3, random)).say(
+    line.extend(random).extend(random).reorder(rows_of(torch.arange(len(rows)), 1, 3, random)).extend(
         random
-    )  # even as beams again
+    )  # also as beams again
 
 
 @KINDS
 @law
 @given(seed=seeds, batch=st.integers(1, 3), s=sizes, data=st.data())
-def test_however_a_state_is_taken_and_continued_it_stays_good_for_another_way(model, seed, batch, s, data):
+def test_a_state_can_be_reordered_and_continued_several_times(model, seed, batch, s, data):
     random = torch.Generator().manual_seed(seed)
-    made = [begin(model, seed, batch, s).say(random)]
+    made = [start(model, seed, batch, s).extend(random)]
     for _ in range(data.draw(st.integers(1, 6))):
         line = made[data.draw(st.integers(0, len(made) - 1))]
         width = len(line.beams[0])
         sentences = torch.tensor(data.draw(st.lists(st.integers(0, len(line.beams) - 1), min_size=1, max_size=4)))
         more = data.draw(st.integers(0, 3))
         rows = rows_of(sentences, width, more or 1, random)
-        made.append(line.reorder(rows if more else rows[:, 0]).say(random))
+        made.append(line.reorder(rows if more else rows[:, 0]).extend(random))
     for line in made:
-        line.say(random)
+        line.extend(random)
 
 
-def test_beams_that_change_places_copy_no_past_and_no_memory():
+def test_beams_that_swap_parents_copy_no_cache_and_no_memory():
     model, random = tiny("pre", "sinusoid", True), torch.Generator().manual_seed(0)
-    line = begin(model, 0, 3, 5).reorder(torch.arange(3)[:, None].expand(-1, 4)).say(random)
-    where = [x.data_ptr() for part in line.state.cache.blocks for x in part.all()]
+    line = start(model, 0, 3, 5).reorder(torch.arange(3)[:, None].expand(-1, 4)).extend(random)
+    addresses = [x.data_ptr() for part in line.state.cache.blocks for x in part.all()]
     for _ in range(3):
-        line = line.reorder(rows_of(torch.arange(3), 4, 4, random)).say(random)
-    assert [x.data_ptr() for part in line.state.cache.blocks for x in part.all()] == where
-    assert {len(x) for part in line.state.memory for x in part} == {3}  # of sentences, not of beams
+        line = line.reorder(rows_of(torch.arange(3), 4, 4, random)).extend(random)
+    assert [x.data_ptr() for part in line.state.cache.blocks for x in part.all()] == addresses
+    assert {len(x) for part in line.state.memory for x in part} == {3}  # sentences, not beams
 
 
-# Whoever has ended leaves at once, later, or only with the last
+# Finished sentences leave at once, later, or only with the last
 
 
-class Calm:
-    """A model less sure of itself, so that an answer begun late may still be the better one."""
+class Flat:
+    """A model with flatter logits, so that a later output may still score better."""
 
     def __init__(self, model: Transformer):
         self.decoder = decoder(model)
@@ -167,27 +169,29 @@ class Calm:
         return logits / 10, state
 
 
-def answers(model: Decoder, share: float, source: Tensor, limits: Tensor, width: int, **how) -> list[list[Hypothesis]]:
+def outputs(
+    model: Decoder, fraction: float, source: Tensor, limits: Tensor, width: int, **options
+) -> list[list[Hypothesis]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "SHRINK", share)
+        patch.setattr(search, "SHRINK", fraction)
         return [
-            *([one] for one in greedy(model, source, limits, **how)),
-            *beam(model, source, limits, width=width, **how),
+            *([hypothesis] for hypothesis in greedy(model, source, limits, **options)),
+            *beam(model, source, limits, width=width, **options),
         ]
 
 
 @KINDS
 @law
 @given(seed=seeds, limits=st.lists(st.integers(1, 9), min_size=1, max_size=6), s=sizes, width=st.integers(1, 4),
-       penalty=st.sampled_from([0.0, 0.6, 2.0]), eos=st.integers(0, VOCAB - 1), calm=st.booleans())  # fmt: skip
-def test_answers_are_the_same_whenever_those_that_ended_leave(model, seed, limits, s, width, penalty, eos, calm):
+       penalty=st.sampled_from([0.0, 0.6, 2.0]), eos=st.integers(0, VOCAB - 1), flat=st.booleans())  # fmt: skip
+def test_outputs_do_not_depend_on_when_finished_sentences_leave(model, seed, limits, s, width, penalty, eos, flat):
     random = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, s + 1, (len(limits),), generator=random).tolist()
     source = padded(torch.randint(1, VOCAB, (length,), generator=random) for length in lengths)
-    how = {"bos": BOS, "eos": eos, "penalty": penalty}
+    options = {"bos": BOS, "eos": eos, "penalty": penalty}
     never, *others = (
-        answers(Calm(model) if calm else decoder(model), share, source, torch.tensor(limits), width, **how)
-        for share in (0.0, 0.5, 0.75, 1.0)
+        outputs(Flat(model) if flat else decoder(model), fraction, source, torch.tensor(limits), width, **options)
+        for fraction in (0.0, 0.5, 0.75, 1.0)
     )
     assert len(never) == 2 * len(limits)
     for found in others:
@@ -196,7 +200,7 @@ def test_answers_are_the_same_whenever_those_that_ended_leave(model, seed, limit
             assert [h.score for h in got] == pytest.approx([h.score for h in wanted], rel=1e-6, abs=1e-6)
 
 
-def test_a_model_whose_scores_are_not_numbers_is_an_error_that_says_so():
+def test_nan_scores_raise_an_error():
     model = tiny("pre", "sinusoid", True)
     nn.init.constant_(model.decoder[0].mlp.up.bias, torch.nan)
     source, limits = torch.randint(3, VOCAB, (2, 3)), torch.tensor([4, 6])
@@ -204,11 +208,11 @@ def test_a_model_whose_scores_are_not_numbers_is_an_error_that_says_so():
         beam(decoder(model), source, limits, bos=BOS, eos=2, width=3)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_the_share_says_when_they_leave(share, monkeypatch):
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
+def test_the_shrink_fraction_decides_when_finished_sentences_leave(fraction, monkeypatch):
     model, steps = decoder(tiny("pre", "sinusoid", True)), []
     real = model.step
-    monkeypatch.setattr(search, "SHRINK", share)
+    monkeypatch.setattr(search, "SHRINK", fraction)
     monkeypatch.setattr(model, "step", lambda token, state: (steps.append(len(token)), real(token, state))[1])
     greedy(model, torch.randint(3, VOCAB, (8, 3)), torch.arange(1, 9), bos=BOS, eos=-1)  # one ends at each step
-    assert steps == {0.0: [8] * 8, 0.5: [8] * 4 + [4] * 2 + [2, 1], 1.0: [8, 7, 6, 5, 4, 3, 2, 1]}[share]
+    assert steps == {0.0: [8] * 8, 0.5: [8] * 4 + [4] * 2 + [2, 1], 1.0: [8, 7, 6, 5, 4, 3, 2, 1]}[fraction]

@@ -1,6 +1,6 @@
-"""Laws of every model that decodes: causality, padding, cache, batch, and search on top of them.
+"""Laws of every encoder-decoder: causality, padding, cache, batch and search.
 
-The weights are random and large, and in float64, so that a broken law is far above the tolerance.
+The weights are random, large and float64, so that a broken law is far above the tolerance.
 """
 
 import pytest
@@ -53,22 +53,22 @@ MODELS = {
 KINDS = pytest.mark.parametrize("model", list(MODELS.values()), ids=list(MODELS))
 
 
-def words(seed: int, *shape: int) -> Tensor:
-    """Random tokens that are not padding."""
+def random_tokens(seed: int, *shape: int) -> Tensor:
+    """Random token ids without padding."""
     return torch.randint(1, VOCAB, shape, generator=torch.Generator().manual_seed(seed))
 
 
 def ragged(seed: int, batch: int, max_len: int) -> tuple[Tensor, list[int]]:
     """Sentences of several lengths, padded (B, S), and their lengths."""
     lengths = torch.randint(1, max_len + 1, (batch,), generator=torch.Generator().manual_seed(seed)).tolist()
-    source = words(seed + 1, batch, max(lengths))
+    source = random_tokens(seed + 1, batch, max(lengths))
     for row, length in zip(source, lengths, strict=True):
         row[length:] = PAD
     return source, lengths
 
 
-def padded(tokens: Tensor, more: int) -> Tensor:
-    return torch.cat((tokens, tokens.new_full((len(tokens), more), PAD)), 1)
+def padded(ids: Tensor, more: int) -> Tensor:
+    return torch.cat((ids, ids.new_full((len(ids), more), PAD)), 1)
 
 
 def same(got: Tensor, wanted: Tensor) -> None:
@@ -83,34 +83,36 @@ def same(got: Tensor, wanted: Tensor) -> None:
 @given(seed=seeds, batch=st.integers(1, 3), s=sizes, t=st.integers(2, 7), data=st.data())
 def test_future_tokens_do_not_change_the_past(model, seed, batch, s, t, data):
     cut = data.draw(st.integers(1, t - 1))
-    source, target = words(seed, batch, s), words(seed + 1, batch, t)
+    source, target = random_tokens(seed, batch, s), random_tokens(seed + 1, batch, t)
     before = model(source, target)
-    target[:, cut:] = target[:, cut:] % (VOCAB - 1) + 1  # each another one
+    target[:, cut:] = target[:, cut:] % (VOCAB - 1) + 1  # each token changes
     after = model(source, target)
     same(after[:, :cut], before[:, :cut])
-    assert (after[:, cut] - before[:, cut]).abs().max() > 1e-6  # the present is read
+    assert (after[:, cut] - before[:, cut]).abs().max() > 1e-6  # the current token matters
 
 
 @KINDS
 @law
 @given(seed=seeds, s=sizes, t=st.integers(2, 6), data=st.data())
-def test_no_gradient_flows_from_a_place_to_the_tokens_after_it(model, seed, s, t, data):
+def test_no_gradient_flows_from_a_position_to_later_tokens(model, seed, s, t, data):
     at = data.draw(st.integers(0, t - 1))
-    held = []
+    outputs = []
     table = model.tokens if isinstance(model, T5) else model.embed_target
-    hook = table.register_forward_hook(lambda module, args, out: held.append(out))
+    hook = table.register_forward_hook(lambda module, args, out: outputs.append(out))
     try:
-        logits = model(words(seed, 1, s), words(seed + 1, 1, t))
+        logits = model(random_tokens(seed, 1, s), random_tokens(seed + 1, 1, t))
     finally:
         hook.remove()
-    (grad,) = torch.autograd.grad(logits[:, at].square().sum(), held[-1])  # a T5 looks up its source in it first
+    (grad,) = torch.autograd.grad(
+        logits[:, at].square().sum(), outputs[-1]
+    )  # T5 embeds its source with the same table first
     reached = grad[0].abs().amax(-1) > 0
-    assert reached.tolist() == [place <= at for place in range(t)]
+    assert reached.tolist() == [position <= at for position in range(t)]
 
 
 @KINDS
-def test_every_source_token_is_read_by_every_place(model):
-    source, target = words(0, 1, 5), words(1, 1, 4)
+def test_every_position_depends_on_every_source_token(model):
+    source, target = random_tokens(0, 1, 5), random_tokens(1, 1, 4)
     before = model(source, target)
     for i in range(5):
         changed = source.clone()
@@ -124,36 +126,36 @@ def test_every_source_token_is_read_by_every_place(model):
 @KINDS
 @law
 @given(seed=seeds, batch=st.integers(1, 4), s=sizes, t=sizes, more=st.integers(1, 4))
-def test_padding_the_source_changes_nothing(model, seed, batch, s, t, more):
+def test_padding_the_source_has_no_effect(model, seed, batch, s, t, more):
     source, _ = ragged(seed, batch, s)
-    target = words(seed + 2, batch, t)
+    target = random_tokens(seed + 2, batch, t)
     same(model(padded(source, more), target), model(source, target))
 
 
 @KINDS
 @law
 @given(seed=seeds, batch=st.integers(1, 4), s=sizes, t=sizes, more=st.integers(1, 4))
-def test_padding_the_target_changes_nothing_for_real_tokens(model, seed, batch, s, t, more):
-    source, target = words(seed, batch, s), words(seed + 1, batch, t)
+def test_padding_the_target_has_no_effect_on_real_tokens(model, seed, batch, s, t, more):
+    source, target = random_tokens(seed, batch, s), random_tokens(seed + 1, batch, t)
     same(model(source, padded(target, more))[:, :t], model(source, target))
 
 
 @KINDS
 @law
 @given(seed=seeds, batch=st.integers(1, 3), s=sizes, t=sizes, more=st.integers(1, 4))
-def test_padding_the_source_changes_nothing_step_by_step(model, seed, batch, s, t, more):
+def test_padding_the_source_has_no_effect_on_cached_steps(model, seed, batch, s, t, more):
     source, _ = ragged(seed, batch, s)
     fast = decoder(model)
     plain, wide = fast.start(source), fast.start(padded(source, more))
-    for token in words(seed + 2, batch, t).T:
+    for token in random_tokens(seed + 2, batch, t).T:
         wanted, plain = fast.step(token, plain)
         got, wide = fast.step(token, wide)
         same(got, wanted)
 
 
 @KINDS
-def test_a_source_of_padding_alone_gives_finite_numbers_and_harms_no_other(model):
-    source, target = words(0, 2, 4), words(1, 2, 5)
+def test_a_source_of_only_padding_gives_finite_logits_and_gradients_and_affects_no_other(model):
+    source, target = random_tokens(0, 2, 4), random_tokens(1, 2, 5)
     source[0] = PAD
     leaves = list(model.parameters())
     logits = model(source, target)
@@ -169,9 +171,9 @@ def test_a_source_of_padding_alone_gives_finite_numbers_and_harms_no_other(model
 @KINDS
 @law
 @given(seed=seeds, batch=st.integers(1, 3), s=sizes, t=st.integers(1, 8))
-def test_token_by_token_equals_all_at_once(model, seed, batch, s, t):
+def test_cached_steps_equal_a_full_forward_pass(model, seed, batch, s, t):
     source, _ = ragged(seed, batch, s)
-    target = words(seed + 2, batch, t)
+    target = random_tokens(seed + 2, batch, t)
     fast = decoder(model)
     state, steps = fast.start(source), []
     for token in target.T:
@@ -183,11 +185,11 @@ def test_token_by_token_equals_all_at_once(model, seed, batch, s, t):
 @KINDS
 @law
 @given(seed=seeds, batch=st.integers(1, 4), s=sizes, t=st.integers(2, 6), data=st.data())
-def test_rows_taken_midway_go_on_as_if_they_had_been_alone(model, seed, batch, s, t, data):
+def test_rows_reordered_midway_continue_as_if_alone(model, seed, batch, s, t, data):
     rows = torch.tensor(data.draw(st.lists(st.integers(0, batch - 1), min_size=1, max_size=5)))
     cut = data.draw(st.integers(0, t - 1))
     source, _ = ragged(seed, batch, s)
-    target = words(seed + 2, batch, t)
+    target = random_tokens(seed + 2, batch, t)
     fast = decoder(model)
     state = fast.start(source)
     for token in target[:, :cut].T:
@@ -200,8 +202,8 @@ def test_rows_taken_midway_go_on_as_if_they_had_been_alone(model, seed, batch, s
 
 
 @KINDS
-def test_a_step_leaves_the_state_before_it_as_it_was(model):
-    source, token = words(0, 2, 3), words(1, 2)
+def test_a_step_does_not_change_the_state_before_it(model):
+    source, token = random_tokens(0, 2, 3), random_tokens(1, 2)
     fast = decoder(model)
     state = fast.start(source)
     first, _ = fast.step(token, state)
@@ -215,37 +217,37 @@ def test_a_step_leaves_the_state_before_it_as_it_was(model):
 @KINDS
 @law
 @given(seed=seeds, batch=st.integers(2, 5), s=sizes, t=sizes)
-def test_a_sentence_alone_has_the_logits_it_has_in_a_batch(model, seed, batch, s, t):
+def test_logits_do_not_depend_on_the_batch(model, seed, batch, s, t):
     source, lengths = ragged(seed, batch, s)
-    target = words(seed + 2, batch, t)
+    target = random_tokens(seed + 2, batch, t)
     together = model(source, target)
     for i, length in enumerate(lengths):
         same(model(source[i : i + 1, :length], target[i : i + 1]), together[i : i + 1])
 
 
-def the_same_answer(got, wanted):
+def same_output(got, wanted):
     assert got.tokens == wanted.tokens
-    assert got.score == pytest.approx(wanted.score, abs=1e-5)  # a total is kept in float32
+    assert got.score == pytest.approx(wanted.score, abs=1e-5)  # the total is float32
 
 
 @KINDS
 @law
 @given(seed=seeds, batch=st.integers(2, 4), s=sizes, width=st.integers(1, 4), penalty=st.sampled_from([0.0, 0.6, 1.0]))
-def test_a_sentence_alone_has_the_answers_it_has_in_a_batch(model, seed, batch, s, width, penalty):
+def test_outputs_do_not_depend_on_the_batch(model, seed, batch, s, width, penalty):
     source, lengths = ragged(seed, batch, s)
     limits = torch.tensor([length + 3 for length in lengths])
-    how = {"bos": BOS, "eos": EOS, "penalty": penalty}
+    options = {"bos": BOS, "eos": EOS, "penalty": penalty}
     together, beams = (
-        greedy(decoder(model), source, limits, **how),
-        beam(decoder(model), source, limits, width=width, **how),
+        greedy(decoder(model), source, limits, **options),
+        beam(decoder(model), source, limits, width=width, **options),
     )
     assert len(together) == len(beams) == batch
     for i, length in enumerate(lengths):
         alone = source[i : i + 1, :length], limits[i : i + 1]
-        the_same_answer(greedy(decoder(model), *alone, **how)[0], together[i])
-        [n_best] = beam(decoder(model), *alone, width=width, **how)
+        same_output(greedy(decoder(model), *alone, **options)[0], together[i])
+        [n_best] = beam(decoder(model), *alone, width=width, **options)
         for got, wanted in zip(n_best, beams[i], strict=True):
-            the_same_answer(got, wanted)
+            same_output(got, wanted)
 
 
 @KINDS
@@ -254,24 +256,24 @@ def test_a_sentence_alone_has_the_answers_it_has_in_a_batch(model, seed, batch, 
 def test_a_beam_of_one_is_greedy(model, seed, batch, s, limit, penalty):
     source, lengths = ragged(seed, batch, s)
     limits = torch.tensor([min(limit, length + 2) for length in lengths])
-    how = {"bos": BOS, "eos": EOS, "penalty": penalty}
-    beams = beam(decoder(model), source, limits, width=1, **how)
-    for [got], wanted in zip(beams, greedy(decoder(model), source, limits, **how), strict=True):
-        the_same_answer(got, wanted)
+    options = {"bos": BOS, "eos": EOS, "penalty": penalty}
+    beams = beam(decoder(model), source, limits, width=1, **options)
+    for [got], wanted in zip(beams, greedy(decoder(model), source, limits, **options), strict=True):
+        same_output(got, wanted)
 
 
 @KINDS
 @law
 @given(seed=seeds, s=sizes, width=st.integers(1, 5), penalty=st.sampled_from([0.0, 1.0, 2.0]))
-def test_an_answer_has_the_score_that_a_forward_pass_gives_it(model, seed, s, width, penalty):
-    source, limit = words(seed, 1, s), 6
-    how = {"bos": BOS, "eos": EOS, "penalty": penalty}
-    [n_best] = beam(decoder(model), source, torch.tensor([limit]), width=width, **how)
+def test_an_output_has_the_score_of_a_full_forward_pass(model, seed, s, width, penalty):
+    source, limit = random_tokens(seed, 1, s), 6
+    options = {"bos": BOS, "eos": EOS, "penalty": penalty}
+    [n_best] = beam(decoder(model), source, torch.tensor([limit]), width=width, **options)
     assert [h.score for h in n_best] == sorted((h.score for h in n_best), reverse=True)
     assert len({tuple(h.tokens) for h in n_best}) == len(n_best) == width
-    for h in [*n_best, *greedy(decoder(model), source, torch.tensor([limit]), **how)]:
+    for h in [*n_best, *greedy(decoder(model), source, torch.tensor([limit]), **options)]:
         assert EOS not in h.tokens
-        said = h.tokens if len(h.tokens) == limit else [*h.tokens, EOS]
-        logs = model(source, torch.tensor([[BOS, *said[:-1]]])).log_softmax(-1)[0]
-        total = logs.gather(1, torch.tensor(said)[:, None]).sum().item()
-        assert h.score == pytest.approx(total / len(said) ** penalty, abs=1e-5)
+        output = h.tokens if len(h.tokens) == limit else [*h.tokens, EOS]
+        logs = model(source, torch.tensor([[BOS, *output[:-1]]])).log_softmax(-1)[0]
+        total = logs.gather(1, torch.tensor(output)[:, None]).sum().item()
+        assert h.score == pytest.approx(total / len(output) ** penalty, abs=1e-5)

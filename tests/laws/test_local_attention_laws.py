@@ -16,7 +16,7 @@ from regard.layers.shapes import from_planes, to_neighborhoods, to_planes
 from regard.models.lrnet import LocalRelation
 
 law = settings(max_examples=25)
-ALIKE = {"squared": squared_distance, "absolute": absolute_distance, "product": product}
+SCORES = {"squared": squared_distance, "absolute": absolute_distance, "product": product}
 BY_HAND = {"squared": lambda q, k: -((q - k) ** 2), "absolute": lambda q, k: -abs(q - k), "product": lambda q, k: q * k}
 SIZES = st.tuples(st.integers(1, 9), st.integers(1, 9))  # also smaller than the kernel, and not square
 KERNELS = st.sampled_from([1, 3, 5, 7])
@@ -25,7 +25,7 @@ KERNELS = st.sampled_from([1, 3, 5, 7])
 def relation(inputs=3, outputs=5, kernel=3, channels_per_head=2, stride=1, score="squared", seed=0) -> LocalRelation:
     """A layer with weights so large that every neighbour matters; 5 channels in heads of 2 leave one head with 1."""
     torch.manual_seed(seed)
-    layer = LocalRelation(inputs, outputs, kernel, channels_per_head, ALIKE[score], stride).double()
+    layer = LocalRelation(inputs, outputs, kernel, channels_per_head, SCORES[score], stride).double()
     for p in layer.parameters():
         torch.nn.init.normal_(p, std=0.7)
     return layer
@@ -67,7 +67,7 @@ def by_hand(layer: LocalRelation, x: torch.Tensor, score: str) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize("score", list(ALIKE))
+@pytest.mark.parametrize("score", list(SCORES))
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(("kernel", "rows", "columns"), [(3, 4, 3), (5, 2, 5), (7, 3, 4), (3, 1, 1)])
 @torch.no_grad()
@@ -79,7 +79,7 @@ def test_local_relation_equals_a_loop_in_plain_python(kernel, rows, columns, str
 
 
 @law
-@given(size=SIZES, kernel=KERNELS, score=st.sampled_from(list(ALIKE)), seed=st.integers(0, 1000))
+@given(size=SIZES, kernel=KERNELS, score=st.sampled_from(list(SCORES)), seed=st.integers(0, 1000))
 @torch.no_grad()
 def test_local_attention_equals_masked_global_attention(size, kernel, score, seed):
     rows, columns = size
@@ -95,13 +95,13 @@ def test_local_attention_equals_masked_global_attention(size, kernel, score, see
     near = ((offset >= 0) & (offset < kernel)).all(-1)
     index = (offset[..., 0] * kernel + offset[..., 1]).clamp(0, kernel**2 - 1)
     bias = layer.prior()[:, index]  # (H, Y · X, Y · X)
-    wanted, _ = attend(q, k, v, score=summed(ALIKE[score]), bias=bias, mask=near)
+    wanted, _ = attend(q, k, v, score=summed(SCORES[score]), bias=bias, mask=near)
     torch.testing.assert_close(layer(x), wanted.transpose(2, 3).reshape(2, 4, rows, columns))
 
 
 @law
 @given(size=SIZES, kernel=KERNELS, stride=st.integers(1, 3), chunk=st.sampled_from([1, 7, 30, 10_000]),
-       score=st.sampled_from(list(ALIKE)))  # fmt: skip
+       score=st.sampled_from(list(SCORES)))  # fmt: skip
 def test_shifting_and_gathering_give_the_same_output_and_gradients(size, kernel, stride, chunk, score):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_attention, "CHUNK", chunk)  # one head of one image per chunk, or several, or all
@@ -177,11 +177,11 @@ def test_planes_hold_every_nth_row_and_column_and_from_planes_inverts_them(size,
 
 
 @given(seed=st.integers(0, 1000), queries=st.integers(1, 3), keys=st.integers(1, 3), width=st.integers(1, 3))
-@pytest.mark.parametrize("score", list(ALIKE))
+@pytest.mark.parametrize("score", list(SCORES))
 def test_the_score_of_vectors_is_the_sum_over_their_elements(score, seed, queries, keys, width):
     random = torch.Generator().manual_seed(seed)
     q, k = (torch.randn(2, n, width, generator=random, dtype=torch.float64) for n in (queries, keys))
-    found = summed(ALIKE[score])(q, k)
+    found = summed(SCORES[score])(q, k)
     for b, i, j in itertools.product(range(2), range(queries), range(keys)):
         wanted = sum(BY_HAND[score](*pair) for pair in zip(q[b, i].tolist(), k[b, j].tolist(), strict=True))
         assert found[b, i, j].item() == pytest.approx(wanted)

@@ -40,7 +40,7 @@ def test_attention_equals_torchs_own_layer(seed, batch, queries, keys, heads, ca
     x = torch.randn(batch, queries, 8, dtype=torch.float64)
     memory = torch.randn(batch, keys, 8, dtype=torch.float64) if cross else x
     real = torch.rand(batch, memory.shape[1]) < 0.6 if masked else torch.ones(batch, memory.shape[1], dtype=torch.bool)
-    real[:, 0] = True  # torch's layer is NaN where nothing may be looked at
+    real[:, 0] = True  # torch's layer is NaN where every key is masked
     causal = causal and not cross
     wanted, wanted_weights = theirs(
         x, memory, memory, key_padding_mask=~real, average_attn_weights=False,
@@ -48,11 +48,11 @@ def test_attention_equals_torchs_own_layer(seed, batch, queries, keys, heads, ca
     )  # fmt: skip
     mask = real[:, None, None] if masked else None
     got = ours(x, ours.keys_values(memory), mask=mask, causal=causal)
-    with watch(ours) as seen:
+    with watch(ours) as recorded:
         watched = ours(x, ours.keys_values(memory), mask=mask, causal=causal)
     torch.testing.assert_close(got, wanted)
     torch.testing.assert_close(watched, wanted)
-    torch.testing.assert_close(seen[""][0], wanted_weights)
+    torch.testing.assert_close(recorded[""][0], wanted_weights)
 
 
 def test_gradients_equal_those_of_torchs_own_layer():
@@ -72,7 +72,7 @@ def test_a_bias_is_added_to_the_scores_of_each_head():
     torch.testing.assert_close(ours(x, ours.keys_values(x), bias=bias), wanted)
 
 
-def test_the_last_tokens_with_a_cache_see_what_they_see_without_one():
+def test_the_last_tokens_attend_the_same_with_and_without_a_cache():
     torch.manual_seed(0)
     attn = Attention(8, 2)
     x = torch.randn(2, 6, 8)
@@ -85,7 +85,7 @@ def test_a_width_that_does_not_split_into_heads_is_refused():
         Attention(100, 8)
 
 
-def test_a_new_layer_starts_with_zero_biases_and_bounded_weights():
+def test_a_new_layer_has_zero_biases_and_bounded_weights():
     attn = Attention(64, 4)
     assert not attn.qkv.bias.any()
     assert not attn.out.bias.any()
@@ -94,7 +94,7 @@ def test_a_new_layer_starts_with_zero_biases_and_bounded_weights():
 
 
 @pytest.mark.parametrize("need_weights", [False, True], ids=["fused", "explicit"])
-def test_dropout_thins_the_weights_and_keeps_their_mean(need_weights):
+def test_dropout_zeroes_weights_and_keeps_their_mean(need_weights):
     torch.manual_seed(0)
     q, k, v = torch.zeros(2000, 4), torch.zeros(10, 4), torch.eye(10)  # each weight is 0.1, and v shows them
     mixed, _ = attend(q, k, v, dropout=0.25, need_weights=need_weights)
@@ -103,7 +103,7 @@ def test_dropout_thins_the_weights_and_keeps_their_mean(need_weights):
     assert abs(dropped.float().mean().item() - 0.25) < 5 * (0.25 * 0.75 / mixed.numel()) ** 0.5
 
 
-def test_weights_come_back_as_they_were_before_dropout():
+def test_returned_weights_are_those_before_dropout():
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5, 4)
     _, weights = attend(q, k, v, dropout=0.9, need_weights=True)
@@ -120,7 +120,7 @@ def test_the_layer_drops_weights_only_while_training():
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_another_score_takes_the_place_of_the_dot_product(need_weights):
+def test_another_score_replaces_the_dot_product(need_weights):
     torch.manual_seed(0)
     score = Additive(4, 6)
     q, k, v = torch.randn(2, 3, 4), torch.randn(2, 3, 4), torch.randn(2, 3, 4)
@@ -133,26 +133,26 @@ def test_another_score_takes_the_place_of_the_dot_product(need_weights):
 
 
 @pytest.mark.parametrize("kind", ["mask", "bias"])
-def test_a_mask_or_bias_of_one_dimension_is_for_the_keys(kind):
+def test_a_one_dimensional_mask_or_bias_applies_to_the_keys(kind):
     q, k, v = torch.randn(2, 3, 4), torch.randn(2, 3, 4), torch.randn(2, 3, 4)
     given_ = {kind: torch.tensor([True, True, False]) if kind == "mask" else torch.randn(3)}
     torch.testing.assert_close(attend(q, k, v, **given_)[0], attend(q, k, v, need_weights=True, **given_)[0])
 
 
-def test_prepared_queries_and_keys_are_compared_by_their_cosine():
+def test_cosine_attention_scores_by_cosine_and_clamped_temperature():
     torch.manual_seed(0)
-    prepare = CosineAttention(2, sharpest=3.0)
+    prepare = CosineAttention(2, max_scale=3.0)
     attn, x, memory = Attention(8, 2, scale=1.0, prepare=prepare), torch.randn(1, 3, 8), torch.randn(1, 5, 8)
     with torch.no_grad():
-        prepare.temperature[:] = torch.tensor([1.0, 2.0])[:, None, None]  # e² is more than is allowed
-    q, past = attn.queries(x), attn.keys_values(memory)
-    alike = nn.functional.cosine_similarity(q[..., :, None, :], past.keys[..., None, :, :], dim=-1)  # (1, H, Q, K)
-    mixed = (alike * torch.tensor([math.e, 3.0])[:, None, None]).softmax(-1) @ past.values
+        prepare.temperature[:] = torch.tensor([1.0, 2.0])[:, None, None]  # e² is above the maximum
+    q, kv = attn.queries(x), attn.keys_values(memory)
+    alike = nn.functional.cosine_similarity(q[..., :, None, :], kv.keys[..., None, :, :], dim=-1)  # (1, H, Q, K)
+    mixed = (alike * torch.tensor([math.e, 3.0])[:, None, None]).softmax(-1) @ kv.values
     wanted = attn.out(mixed.transpose(1, 2).flatten(2))
-    torch.testing.assert_close(attn(x, past), wanted)
+    torch.testing.assert_close(attn(x, kv), wanted)
 
 
-def test_a_projection_may_leave_the_keys_without_a_bias():
+def test_a_projection_without_key_bias_equals_a_zero_key_bias():
     torch.manual_seed(0)
     attn = Attention(6, 2, project=QKVWithoutKeyBias)
     nn.init.normal_(attn.qkv.bias)
@@ -163,7 +163,7 @@ def test_a_projection_may_leave_the_keys_without_a_bias():
         plain.qkv.bias.copy_(attn.qkv.bias)
         plain.qkv.bias[6:12] = 0
     torch.testing.assert_close(attn(x), plain(x))
-    torch.testing.assert_close(attn(x, attn.keys_values(x)), plain(x))  # the parts are those of the whole
+    torch.testing.assert_close(attn(x, attn.keys_values(x)), plain(x))  # separate projections equal the joint one
     attn(x).square().sum().backward()
-    assert not attn.qkv.bias.grad[6:12].any()  # what starts at zero stays there
+    assert not attn.qkv.bias.grad[6:12].any()  # so it stays zero
     assert attn.qkv.bias.grad[:6].all()

@@ -1,4 +1,4 @@
-"""Linear layers against torch's own; with 8-bit weights, within what rounding alone can do."""
+"""Linear layers against torch's own; with 8-bit weights, within the rounding error."""
 
 import os
 import subprocess
@@ -20,20 +20,20 @@ law = settings(max_examples=60)
 seeds, sizes = st.integers(0, 10_000), st.integers(1, 70)
 
 
-def layer(seed: int, width: int, outputs: int, output_bias: bool = True, size: float = 1.0) -> Linear:
+def layer(seed: int, width: int, outputs: int, bias: bool = True, size: float = 1.0) -> Linear:
     torch.manual_seed(seed)
-    linear = Linear(width, outputs, bias=output_bias)
+    linear = Linear(width, outputs, bias=bias)
     for p in linear.parameters():
         nn.init.normal_(p, std=size)
     return linear
 
 
-def rounded(linear: nn.Linear) -> Int8Linear:
+def quantized(linear: nn.Linear) -> Int8Linear:
     return to_int8(nn.Sequential(linear))[0]
 
 
-def max_distance(linear: nn.Linear, x: Tensor) -> Tensor:
-    """How far each output may be from the exact one: (..., D) → (..., N).
+def max_error(linear: nn.Linear, x: Tensor) -> Tensor:
+    """The largest rounding error of each output: (..., D) → (..., N).
 
     A weight is off by half a step of its output's scale, an input by half a step of its own.
     """
@@ -41,11 +41,11 @@ def max_distance(linear: nn.Linear, x: Tensor) -> Tensor:
     w_off = weight.abs().amax(1) / 127 / 2  # (N,)
     x_off = input_step(x) / 2
     off = x.double().abs().sum(-1, keepdim=True) * w_off + x_off * (weight.abs().sum(1) + weight.shape[1] * w_off)
-    return off * 1.0001 + 1e-5 * (1 + x.abs().double() @ weight.abs().T)  # float32 adds a little of its own
+    return off * 1.0001 + 1e-5 * (1 + x.abs().double() @ weight.abs().T)  # plus the float32 error
 
 
 def input_step(x: Tensor) -> Tensor:
-    """What lies between the least and the largest, zero among them, in steps of 8 bits, or of 7 without VNNI."""
+    """The range of the inputs, including zero, in steps of 8 bits, or of 7 without VNNI."""
     return (x.amax().clamp(min=0) - x.amin().clamp(max=0)).double() / (127 if layers.REDUCE_RANGE else 255)
 
 
@@ -58,9 +58,9 @@ def exact(linear: nn.Linear, x: Tensor) -> Tensor:
 
 
 @law
-@given(seed=seeds, width=sizes, outputs=sizes, rows=st.integers(1, 5), output_bias=st.booleans())
-def test_the_fast_product_gives_the_same_and_has_a_gradient_when_asked(seed, width, outputs, rows, output_bias):
-    linear, x = layer(seed, width, outputs, output_bias), torch.randn(2, rows, width)
+@given(seed=seeds, width=sizes, outputs=sizes, rows=st.integers(1, 5), bias=st.booleans())
+def test_the_onednn_product_equals_the_exact_one_and_gradients_still_work(seed, width, outputs, rows, bias):
+    linear, x = layer(seed, width, outputs, bias), torch.randn(2, rows, width)
     wanted = exact(linear, x)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layers, "ONEDNN_MIN", 0)
@@ -73,26 +73,26 @@ def test_the_fast_product_gives_the_same_and_has_a_gradient_when_asked(seed, wid
 
 
 @pytest.mark.skipif(layers.ONEDNN is None, reason="this torch was built without oneDNN")
-def test_only_large_products_of_float32_take_the_fast_way(monkeypatch):
-    seen: list[tuple[int, ...]] = []
+def test_only_large_float32_products_without_gradient_use_onednn(monkeypatch):
+    shapes: list[tuple[int, ...]] = []
 
-    def noted(x, weight, bias, then, scalars, algorithm):
-        seen.append(tuple(x.shape))
+    def recorded(x, weight, bias, activation, scalars, algorithm):
+        shapes.append(tuple(x.shape))
         return nn.functional.linear(x, weight, bias)
 
-    monkeypatch.setattr(layers, "ONEDNN", noted)
+    monkeypatch.setattr(layers, "ONEDNN", recorded)
     linear = Linear(512, 512)
     with torch.inference_mode():
         linear(torch.randn(64, 512))
         linear(torch.randn(63, 512))
         linear.double()(torch.randn(64, 512).double())
     linear.float()(torch.randn(64, 512))
-    assert seen == [(64, 512)]
+    assert shapes == [(64, 512)]
 
 
 @pytest.mark.parametrize("change", [lambda model: model, to_int8])
 @pytest.mark.filterwarnings("ignore:.*is deprecated")
-def test_an_mlp_is_what_its_two_layers_give(monkeypatch, change):
+def test_an_mlp_equals_its_two_layers(monkeypatch, change):
     monkeypatch.setattr(layers, "ONEDNN_MIN", 0)
     torch.manual_seed(0)
     mlp, x = MLP(8, 24, gelu), torch.randn(3, 5, 8)
@@ -103,16 +103,16 @@ def test_an_mlp_is_what_its_two_layers_give(monkeypatch, change):
     assert change is not to_int8 or not torch.allclose(found.double(), wanted, atol=1e-6)
 
 
-# A part of a layer
+# Some rows
 
 
 @law
-@given(seed=seeds, width=sizes, outputs=sizes, rows=st.integers(1, 5), output_bias=st.booleans(), data=st.data())
-def test_a_part_of_the_outputs_is_that_part_of_torchs_layer(seed, width, outputs, rows, output_bias, data):
+@given(seed=seeds, width=sizes, outputs=sizes, rows=st.integers(1, 5), bias=st.booleans(), data=st.data())
+def test_some_rows_equal_those_of_torchs_layer(seed, width, outputs, rows, bias, data):
     start = data.draw(st.integers(0, outputs - 1))
     stop = data.draw(st.integers(start + 1, outputs))
-    linear = layer(seed, width, outputs, output_bias).double()
-    theirs = nn.Linear(width, outputs, bias=output_bias).double()
+    linear = layer(seed, width, outputs, bias).double()
+    theirs = nn.Linear(width, outputs, bias=bias).double()
     theirs.load_state_dict(linear.state_dict())
     x = torch.randn(rows, width, dtype=torch.float64)
     torch.testing.assert_close(linear(x), theirs(x))
@@ -120,73 +120,73 @@ def test_a_part_of_the_outputs_is_that_part_of_torchs_layer(seed, width, outputs
     assert torch.equal(linear.rows(x), linear(x))
 
 
-# Weights of 8 bits
+# 8-bit weights
 
 
 @law
 @given(
     seed=seeds, lead=st.lists(st.integers(1, 4), min_size=1, max_size=3), width=sizes, outputs=sizes,
-    output_bias=st.booleans(), size=st.sampled_from([0.01, 1.0, 30.0]), middle=st.sampled_from([-3.0, 0.0, 3.0]),
+    bias=st.booleans(), size=st.sampled_from([0.01, 1.0, 30.0]), middle=st.sampled_from([-3.0, 0.0, 3.0]),
 )  # fmt: skip
-def test_each_output_is_as_near_as_its_rounded_weights_and_inputs_allow(
-    seed, lead, width, outputs, output_bias, size, middle
+def test_int8_outputs_are_within_the_rounding_error_of_weights_and_inputs(
+    seed, lead, width, outputs, bias, size, middle
 ):
-    linear = layer(seed, width, outputs, output_bias, size)
+    linear = layer(seed, width, outputs, bias, size)
     x = torch.randn(*lead, width) + middle
-    x[..., 0] += 1  # a width of one, too, has inputs to tell apart
-    got, wanted = rounded(linear)(x), exact(linear, x)
+    x[..., 0] += 1  # so that inputs differ even if the width is one
+    got, wanted = quantized(linear)(x), exact(linear, x)
     assert got.shape == wanted.shape
     assert got.dtype == torch.float32
-    assert ((got - wanted).abs() <= max_distance(linear, x)).all()
+    assert ((got - wanted).abs() <= max_error(linear, x)).all()
 
 
 @law
 @given(seed=seeds, width=sizes, outputs=sizes, size=st.sampled_from([0.01, 1.0, 30.0]))
-def test_a_weight_is_off_by_half_a_step_at_most(seed, width, outputs, size):
+def test_quantized_weights_are_off_by_at_most_half_a_step(seed, width, outputs, size):
     linear = layer(seed, width, outputs, False, size)
-    seen = rounded(linear)(torch.eye(width)).T  # ones and zeros are bytes as they are
+    weight = quantized(linear)(torch.eye(width)).T  # ones and zeros are exact
     step = linear.weight.abs().amax(1, keepdim=True) / 127
-    assert ((seen - linear.weight).abs() <= 0.501 * step).all()
+    assert ((weight - linear.weight).abs() <= 0.501 * step).all()
 
 
 @law
 @given(seed=seeds, width=sizes, rows=st.integers(1, 4), size=st.sampled_from([0.1, 1.0, 30.0]))
-def test_an_input_is_off_by_half_a_step_at_most(seed, width, rows, size):
+def test_quantized_inputs_are_off_by_at_most_half_a_step(seed, width, rows, size):
     linear = Linear(width, width, bias=False)
-    nn.init.eye_(linear.weight)  # ones and zeros again
+    nn.init.eye_(linear.weight)  # ones and zeros are exact
     x = size * torch.randn(rows, width, generator=torch.Generator().manual_seed(seed))
-    assert ((rounded(linear)(x) - x).abs() <= 0.501 * input_step(x).clamp(min=1e-4)).all()
+    assert ((quantized(linear)(x) - x).abs() <= 0.501 * input_step(x).clamp(min=1e-4)).all()
 
 
 @law
-@given(seed=seeds, width=sizes, outputs=sizes, output_bias=st.booleans(), data=st.data())
-def test_a_part_of_the_outputs_is_that_part_of_the_whole(seed, width, outputs, output_bias, data):
+@given(seed=seeds, width=sizes, outputs=sizes, bias=st.booleans(), data=st.data())
+def test_some_int8_rows_equal_those_of_the_whole_layer(seed, width, outputs, bias, data):
     start = data.draw(st.integers(0, outputs - 1))
     stop = data.draw(st.integers(start + 1, outputs))
-    linear = layer(seed, width, outputs, output_bias)
+    linear = layer(seed, width, outputs, bias)
     x = torch.randn(2, 3, width)
-    small = rounded(linear)
+    small = quantized(linear)
     got = small.rows(x, start, stop)
     assert got.shape == (2, 3, stop - start)
-    assert small.rows(x, start, start + 1).shape == (2, 3, 1)  # whatever was asked before
-    assert small.pack(start, stop) is small.pack(start, stop)  # in its order once
-    torch.testing.assert_close(got, small(x)[..., start:stop])  # each output has a scale of its own
-    assert ((got - exact(linear, x)[..., start:stop]).abs() <= max_distance(linear, x)[..., start:stop]).all()
+    assert small.rows(x, start, start + 1).shape == (2, 3, 1)  # after another part was packed
+    assert small.prepack(start, stop) is small.prepack(start, stop)  # packed once
+    torch.testing.assert_close(got, small(x)[..., start:stop])  # each output has its own scale
+    assert ((got - exact(linear, x)[..., start:stop]).abs() <= max_error(linear, x)[..., start:stop]).all()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("width", [2, 64, 513])
-def test_the_largest_products_add_up_without_overflow(width, sign):
+def test_the_largest_int8_products_do_not_overflow(width, sign):
     linear = Linear(width, 3)
     nn.init.constant_(linear.weight, sign)  # 127 each, and each input 255
     nn.init.zeros_(linear.bias)
-    torch.testing.assert_close(rounded(linear)(torch.ones(2, width)), torch.full((2, 3), float(sign * width)))
+    torch.testing.assert_close(quantized(linear)(torch.ones(2, width)), torch.full((2, 3), float(sign * width)))
 
 
 LARGEST = """
 import torch
 from regard.layers import linear
-linear.REDUCE_RANGE = True  # as on such a machine
+linear.REDUCE_RANGE = True  # as without VNNI
 layer = linear.Linear(64, 2)
 with torch.no_grad():
     layer.weight[:] = torch.tensor([[1.0], [-1.0]])
@@ -195,54 +195,54 @@ print(linear.to_int8(torch.nn.Sequential(layer))(torch.ones(1, 64)).tolist())
 """
 
 x86 = pytest.mark.skipif(
-    "fbgemm" not in torch.backends.quantized.supported_engines, reason="only the engine of x86 has such machines"
+    "fbgemm" not in torch.backends.quantized.supported_engines, reason="only the x86 engine has this limit"
 )
 
 
 @x86
-def test_nor_do_they_overflow_on_a_machine_without_vnni():
+def test_the_largest_int8_products_do_not_overflow_without_vnni():
     env = {**os.environ, "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2"}
     done = subprocess.run([sys.executable, "-c", LARGEST], capture_output=True, text=True, check=True, env=env)
     assert done.stdout.strip() == "[[64.0, -64.0]]"
 
 
 @x86
-def test_inputs_of_seven_bits_are_as_near_as_their_larger_steps_allow(monkeypatch):
+def test_seven_bit_inputs_are_within_their_larger_rounding_error(monkeypatch):
     linear, x = layer(0, 40, 30), torch.randn(9, 40)
     monkeypatch.setattr(layers, "REDUCE_RANGE", True)
-    coarse = rounded(linear)(x)
-    assert ((coarse - exact(linear, x)).abs() <= max_distance(linear, x)).all()
+    coarse = quantized(linear)(x)
+    assert ((coarse - exact(linear, x)).abs() <= max_error(linear, x)).all()
     monkeypatch.setattr(layers, "REDUCE_RANGE", False)
-    assert not torch.equal(coarse, rounded(linear)(x))
+    assert not torch.equal(coarse, quantized(linear)(x))
 
 
-def test_a_large_weight_of_one_output_does_not_coarsen_another():
+def test_a_large_weight_of_one_output_does_not_affect_the_precision_of_others():
     linear = layer(0, 32, 8)
     with torch.no_grad():
         linear.weight[3] *= 1e6
     x = torch.randn(5, 32)
     others = [0, 1, 2, 4, 5, 6, 7]
-    assert ((rounded(linear)(x) - exact(linear, x)).abs() <= max_distance(linear, x))[:, others].all()
-    assert max_distance(linear, x)[:, others].max() < 2
+    assert ((quantized(linear)(x) - exact(linear, x)).abs() <= max_error(linear, x))[:, others].all()
+    assert max_error(linear, x)[:, others].max() < 2
 
 
-@pytest.mark.parametrize("output_bias", [True, False])
-def test_weights_of_zero_give_the_bias_alone(output_bias):
-    linear = layer(0, 16, 6, output_bias)
+@pytest.mark.parametrize("bias", [True, False])
+def test_zero_weights_give_exactly_the_bias(bias):
+    linear = layer(0, 16, 6, bias)
     with torch.no_grad():
         linear.weight[:3] = 0
-    got = rounded(linear)(torch.randn(4, 16))[:, :3]
-    wanted = linear.bias[:3].detach() if output_bias else torch.zeros(3)
+    got = quantized(linear)(torch.randn(4, 16))[:, :3]
+    wanted = linear.bias[:3].detach() if bias else torch.zeros(3)
     assert torch.equal(got, wanted.expand(4, 3))
 
 
-def test_inputs_of_zero_give_the_bias_alone():
+def test_zero_inputs_give_exactly_the_bias():
     linear = layer(0, 16, 6)
-    assert torch.equal(rounded(linear)(torch.zeros(4, 16)), linear.bias.detach().expand(4, 6))
+    assert torch.equal(quantized(linear)(torch.zeros(4, 16)), linear.bias.detach().expand(4, 6))
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_every_linear_layer_of_a_model_is_rounded_and_nothing_else(tied):
+def test_to_int8_quantizes_every_linear_layer_and_nothing_else(tied):
     torch.manual_seed(0)
     model = Transformer(TransformerConfig(vocab=30, dim=16, depth=2, heads=2, mlp_ratio=2, tied=tied)).eval()
     linear = {name for name, part in model.named_modules() if isinstance(part, nn.Linear)}

@@ -1,4 +1,4 @@
-"""Where a token stands: the lecture's numbers, and what section 3.5 of the paper promises."""
+"""Position embeddings: the lecture's numbers, and the properties of section 3.5 of the paper."""
 
 import math
 
@@ -12,7 +12,7 @@ from regard.layers.positions import LearnedPositions, SinusoidalPositions, sinus
 law = settings(max_examples=25)
 
 
-def test_the_first_places_are_as_in_the_lecture():
+def test_the_first_positions_have_the_values_of_the_lecture():
     wanted = torch.tensor([[0, 1, 0, 1, 0, 1], [0.8415, 0.5403, 0.0464, 0.9989, 0.0022, 1.0000]])
     torch.testing.assert_close(sinusoid(2, 6), wanted, rtol=0, atol=5e-5)
 
@@ -30,18 +30,18 @@ def test_the_table_is_the_papers_formula(length, dim):
     assert table.abs().max() <= 1
 
 
-def test_no_two_places_are_alike():
+def test_all_positions_differ():
     assert len(sinusoid(2000, 16).unique(dim=0)) == 2000
 
 
 @law
-@given(place=st.integers(0, 100), ahead=st.integers(0, 100), half=st.integers(1, 8))
-def test_a_place_further_on_is_a_rotation_that_does_not_depend_on_where_one_is(place, ahead, half):
+@given(position=st.integers(0, 100), ahead=st.integers(0, 100), half=st.integers(1, 8))
+def test_an_offset_is_a_rotation_independent_of_the_position(position, ahead, half):
     table = sinusoid(201, 2 * half).double()
     for i in range(half):
-        turn = ahead / 10_000 ** (2 * i / (2 * half))
-        rotation = torch.tensor([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]])
-        here, there = table[place, 2 * i : 2 * i + 2], table[place + ahead, 2 * i : 2 * i + 2]
+        angle = ahead / 10_000 ** (2 * i / (2 * half))
+        rotation = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+        here, there = table[position, 2 * i : 2 * i + 2], table[position + ahead, 2 * i : 2 * i + 2]
         torch.testing.assert_close(rotation.double() @ here, there, rtol=0, atol=1e-5)
 
 
@@ -54,13 +54,13 @@ def test_the_sinusoid_grows_on_demand_with_the_same_values(start, more, dim):
     assert torch.equal(positions(0, 4), before)
 
 
-def test_a_table_that_grew_keeps_its_type_and_is_never_saved():
+def test_a_grown_table_keeps_its_dtype_and_is_never_saved():
     positions = SinusoidalPositions(4, max_len=2).double()
     assert positions(0, 50).dtype == torch.float64
     assert positions.state_dict() == {}
 
 
-def test_a_table_that_grew_while_decoding_can_be_trained_with():
+def test_a_table_grown_in_inference_mode_works_in_training():
     positions, x = SinusoidalPositions(4, max_len=2), torch.randn(1, 9, 4, requires_grad=True)
     with torch.inference_mode():
         positions(0, 9)

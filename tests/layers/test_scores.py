@@ -13,7 +13,7 @@ def by_hand(score: Additive, q: torch.Tensor, k: torch.Tensor) -> list[list[floa
     """The score v · tanh(W q + U k) of each query and key: q (Q, E), k (K, E)."""
     w, u, v = (layer.weight.tolist() for layer in (score.query, score.key, score.value))
 
-    def one(a, b):
+    def score_pair(a, b):
         hidden = [
             math.tanh(
                 sum(x * y for x, y in zip(row_w, a, strict=True)) + sum(x * y for x, y in zip(row_u, b, strict=True))
@@ -22,12 +22,12 @@ def by_hand(score: Additive, q: torch.Tensor, k: torch.Tensor) -> list[list[floa
         ]
         return sum(x * y for x, y in zip(v[0], hidden, strict=True))
 
-    return [[one(a, b) for b in k.tolist()] for a in q.tolist()]
+    return [[score_pair(a, b) for b in k.tolist()] for a in q.tolist()]
 
 
 @settings(max_examples=25)
 @given(seed=st.integers(0, 1000), queries=st.integers(1, 4), keys=st.integers(1, 4), width=st.integers(1, 4))
-def test_the_additive_score_equals_a_loop_by_hand(seed, queries, keys, width):
+def test_the_additive_score_equals_a_plain_python_loop(seed, queries, keys, width):
     torch.manual_seed(seed)
     score = Additive(width, 5).double()
     q, k = (torch.randn(2, n, width, dtype=torch.float64) for n in (queries, keys))

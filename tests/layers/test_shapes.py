@@ -13,19 +13,19 @@ def test_a_head_is_a_slice_of_the_width_and_joining_undoes_splitting(batch, toke
     x = torch.arange(batch * tokens * parts * heads * width).view(batch, tokens, -1)
     split = split_heads(x, heads, parts)
     assert len(split) == parts
-    for one, vectors in zip(split, x.chunk(parts, -1), strict=True):
-        assert one.shape == (batch, heads, tokens, width)
+    for part, vectors in zip(split, x.chunk(parts, -1), strict=True):
+        assert part.shape == (batch, heads, tokens, width)
         for h in range(heads):
-            assert torch.equal(one[:, h], vectors[..., h * width : (h + 1) * width])
-        assert torch.equal(join_heads(one), vectors)
+            assert torch.equal(part[:, h], vectors[..., h * width : (h + 1) * width])
+        assert torch.equal(join_heads(part), vectors)
 
 
 @given(batch=st.integers(1, 3), beams=st.integers(1, 3), parts=st.integers(1, 3), heads=st.integers(1, 4),
        width=st.integers(1, 4))  # fmt: skip
-def test_rows_of_beams_split_and_join_as_tokens_of_a_sentence_do(batch, beams, parts, heads, width):
+def test_rows_of_beams_split_and_join_like_tokens_of_a_sequence(batch, beams, parts, heads, width):
     x = torch.arange(batch * beams * parts * heads * width).view(batch * beams, -1)
     wanted = split_heads(x.view(batch, beams, -1), heads, parts)
     assert torch.equal(stack_rows(x, beams, heads, parts), torch.stack(wanted))
-    for one, vectors in zip(wanted, x.chunk(parts, -1), strict=True):
-        assert torch.equal(split_rows(vectors.contiguous(), beams, heads), one)
-        assert torch.equal(join_rows(one), vectors)
+    for part, vectors in zip(wanted, x.chunk(parts, -1), strict=True):
+        assert torch.equal(split_rows(vectors.contiguous(), beams, heads), part)
+        assert torch.equal(join_rows(part), vectors)

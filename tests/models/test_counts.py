@@ -10,7 +10,7 @@ COUNTS = {  # of the released checkpoints, an output layer tied to the embedding
     "gpt-medium": 354_823_168,
     "gpt-large": 774_030_080,
     "gpt-xl": 1_557_611_200,
-    "bert-base": 110_106_428 - 1538,  # which also has two outputs for "is this the next sentence?"
+    "bert-base": 110_106_428 - 1538,  # which also has a next-sentence head
     "bert-large": 336_226_108 - 2050,
     "t5-small": 60_506_624,
     "t5-base": 222_903_552,
@@ -21,37 +21,37 @@ COUNTS = {  # of the released checkpoints, an output layer tied to the embedding
 }
 
 
-PICTURES = {  # of the released checkpoints, as torchvision holds them
+IMAGE_COUNTS = {  # of the released checkpoints, as in torchvision
     "vit-base": 86_567_656,
     "swin-tiny": 28_288_354,
-    "swin-v2-tiny": 28_351_570,  # 4,416 of them biases of keys, which stay at zero
+    "swin-v2-tiny": 28_351_570,  # including 4,416 key biases, which stay zero
     "resnet-50": 25_557_032,
 }
 
 
-@pytest.mark.parametrize("name", list(PICTURES))
-def test_a_size_for_pictures_has_the_parameters_of_the_released_model(name):
-    assert image_cost(*preset(name)).whole.parameters == PICTURES[name]
+@pytest.mark.parametrize("name", list(IMAGE_COUNTS))
+def test_an_image_model_has_the_parameters_of_the_released_one(name):
+    assert image_cost(*preset(name)).whole.parameters == IMAGE_COUNTS[name]
 
 
 @pytest.mark.parametrize(
     ("name", "millions", "macs"),  # of the released checkpoints; Table 1 of MViTv2
     [("mvit-v2-tiny", 24.17, 4.7), ("mvit-v2-small", 34.87, 7.0), ("mvit-v2-base", 51.47, 10.2)],
 )
-def test_a_size_has_the_parameters_and_multiply_adds_that_the_paper_prints(name, millions, macs):
+def test_an_mvit_has_the_parameters_and_multiply_adds_of_the_paper(name, millions, macs):
     whole = image_cost(*preset(name)).whole
     assert round(whole.parameters / 1e6, 2) == millions
     assert whole.flops / 2e9 == pytest.approx(macs, rel=0.02)
 
 
-def test_lr_net_is_as_large_as_the_paper_says():
+def test_lr_net_has_the_size_of_the_paper():
     whole = image_cost(*preset("lrnet-50")).whole  # Table 2
     assert whole.parameters == pytest.approx(23.3e6, rel=0.02)
     assert whole.flops / 2 == pytest.approx(4.3e9, rel=0.02)
 
 
 @pytest.mark.parametrize("name", list(COUNTS))
-def test_a_size_has_the_parameters_of_the_released_model(name):
+def test_a_text_model_has_the_parameters_of_the_released_one(name):
     family, config = preset(name)
     assert cost(family, config, 4, 4)[-1].parameters == COUNTS[name]
 
@@ -65,10 +65,10 @@ def test_parts_add_up_to_the_whole(family):
 
 
 @pytest.mark.parametrize(("name", "mlp"), [("gpt-small", 4 * 768), ("bert-base", 4 * 768)])
-def test_the_blocks_cost_what_the_formula_says(name, mlp):
+def test_the_flops_of_the_blocks_follow_the_formula(name, mlp):
     family, config = preset(name)
     s, d = 32, config.dim
     blocks = next(part for part in cost(family, config, s, 1) if part.name == "blocks")
     each = 2 * s * (4 * d * d + 2 * d * mlp)  # four projections and an mlp for each token
-    looks = {"gpt": 4 * s * s * d, "bert": 4 * s * s * d}[family]  # scores and mixing for each pair
-    assert blocks.flops == config.depth * (each + looks)
+    attention = {"gpt": 4 * s * s * d, "bert": 4 * s * s * d}[family]  # scores and mixing for each pair
+    assert blocks.flops == config.depth * (each + attention)

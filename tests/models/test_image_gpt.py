@@ -6,7 +6,6 @@ import torch
 
 from regard.config import Run
 from regard.data.image.batches import dequantize, quantize
-from regard.data.image.config import ImageData
 from regard.models.image_gpt import ImageGPT, ImageGPTConfig
 from regard.tasks.image_generation import ImageGenerator
 
@@ -18,6 +17,10 @@ def image_gpt(**changes: object) -> ImageGPT:
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.5)
     return model.double().eval()
+
+
+def predictor(model: ImageGPT) -> ImageGenerator:
+    return ImageGenerator(model, Run("p", "image-gpt", model.config, task="image_generation"))
 
 
 def test_later_pixels_do_not_change_the_logits_of_earlier_ones():
@@ -46,7 +49,7 @@ def test_256_levels_are_lossless_and_fewer_keep_black_and_white():
 
 def test_greedy_generation_takes_the_most_likely_pixel_at_each_step():
     model = image_gpt()
-    generator = ImageGenerator(model, Run("p", "image-gpt", model.config, task="image_generation", data=ImageData()))
+    generator = predictor(model)
     pixels = quantize(generator.generate(1, temperature=0.0), 3)
     tokens = torch.cat((torch.tensor([[3]]), torch.from_numpy(pixels)[:, :-1]), 1)
     assert (model(tokens)[..., :3].argmax(-1).numpy() == pixels).all()
@@ -54,21 +57,15 @@ def test_greedy_generation_takes_the_most_likely_pixel_at_each_step():
 
 def test_samples_depend_on_the_seed_alone():
     model = image_gpt()
-    generator = ImageGenerator(model, Run("p", "image-gpt", model.config, task="image_generation", data=ImageData()))
+    generator = predictor(model)
     first, again, other = (generator.generate(6, seed=seed) for seed in (1, 1, 2))
     assert (first == again).all()
     assert (first != other).any()
     assert set(np.unique(first)) <= {0, 128, 255}  # the start token is no colour
 
 
-def test_too_many_colours_are_refused():
+def test_too_many_colours_and_no_images_are_refused():
     with pytest.raises(ValueError, match="64 levels in 3 channels make 262,144 colours; use fewer levels"):
         ImageGPTConfig(levels=64)
-
-
-def test_no_images_are_refused():
-    model = image_gpt()
     with pytest.raises(ValueError, match="0 images; ask for 1 to"):
-        ImageGenerator(model, Run("p", "image-gpt", model.config, task="image_generation", data=ImageData())).generate(
-            0
-        )
+        predictor(image_gpt()).generate(0)

@@ -11,7 +11,7 @@ import transformers
 from torch import nn
 
 from regard.interop.resnet import FAMILY
-from regard.interop.tables import Checkpoint
+from regard.interop.tables import HFCheckpoint
 from regard.layers.conv import ConvNorm, fold_batch_norms
 from regard.layers.tap import watch
 from regard.models.resnet import SIZES, GatedAttention, ResNet, ResNetConfig
@@ -50,7 +50,7 @@ def both(**sizes: object) -> tuple[nn.Module, ResNet]:
     torch.manual_seed(0)
     theirs = with_statistics(transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes)))
     table, weights, described = FAMILY, dict(theirs.state_dict()), theirs.config.to_dict()
-    config = table.parse_config(Checkpoint(described, weights))
+    config = table.parse_config(HFCheckpoint(described, weights))
     ours, used = ResNet(config).eval(), set()
     state = ours.state_dict()
     for names in table.map_tensors(config):
@@ -97,7 +97,7 @@ def test_logits_equal_hugging_face_s_at_the_size_of_resnet_50():
 def test_an_exported_config_is_imported_again_as_it_was():
     table, config = FAMILY, ResNetConfig(dim=8, dims=[8, 16], depths=[1, 2], block="basic", classes=7)
     described = table.describe(config)
-    assert table.parse_config(Checkpoint(described, {"classifier.1.weight": torch.zeros(7, 16)})) == config
+    assert table.parse_config(HFCheckpoint(described, {"classifier.1.weight": torch.zeros(7, 16)})) == config
     assert transformers.ResNetConfig(**described).num_labels == 7
 
 
@@ -109,7 +109,7 @@ def test_a_model_that_hugging_face_lacks_is_not_exported(changes):
 
 def test_a_checkpoint_with_the_stride_in_the_first_convolution_is_refused():
     with pytest.raises(ValueError, match="downsample_in_bottleneck = True; regard's model has False"):
-        FAMILY.parse_config(Checkpoint({"downsample_in_bottleneck": True}, {}))
+        FAMILY.parse_config(HFCheckpoint({"downsample_in_bottleneck": True}, {}))
 
 
 # Attention

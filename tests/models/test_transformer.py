@@ -35,7 +35,7 @@ def count(config: TransformerConfig) -> int:
         ("tiny", {"vocab": 10_000, "norm": "post"}, 2_605_056),
     ],
 )
-def test_parameters_are_counted_exactly(size, changes, wanted):
+def test_parameter_counts_are_exact(size, changes, wanted):
     assert count(dataclasses.replace(SIZES[size], **changes)) == wanted
 
 
@@ -44,7 +44,7 @@ def test_the_base_model_without_its_embeddings_has_44_million_parameters():
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_size_of_the_paper_counts_as_its_formula(size):
+def test_every_size_has_the_parameter_count_of_the_formula(size):
     c = SIZES[size]
     attention, mlp, norm = 4 * c.dim**2 + 4 * c.dim, 2 * c.mlp_ratio * c.dim**2 + (c.mlp_ratio + 1) * c.dim, 2 * c.dim
     encoder, decoder = attention + mlp + 2 * norm, 2 * attention + mlp + 3 * norm
@@ -81,7 +81,7 @@ def test_learned_positions_are_counted_for_source_and_target():
     ],
     ids=lambda value: "-".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else "",
 )  # fmt: skip
-def test_a_config_that_cannot_be_is_refused(changes, message):
+def test_an_invalid_config_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         TransformerConfig(**changes)
 
@@ -112,7 +112,7 @@ def test_an_untied_model_has_three_matrices_and_an_output_bias():
     assert model.output.bias is not None
 
 
-def test_training_a_tied_matrix_sums_what_its_three_uses_ask_for():
+def test_the_gradient_of_a_tied_matrix_is_the_sum_over_its_three_uses():
     tied, untied = tiny(), tiny(tied=False)
     shared = {name: p for name, p in tied.named_parameters() if "tokens" not in name and "output" not in name}
     with torch.no_grad():
@@ -132,7 +132,7 @@ def test_training_a_tied_matrix_sums_what_its_three_uses_ask_for():
 
 
 def spied(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """What each decoder block's cross-attention is given as memory, in order."""
+    """The memory passed to each decoder block's cross-attention, in order."""
     given = []
     for block in model.decoder:
         project = block.cross.keys_values
@@ -141,7 +141,7 @@ def spied(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> list[torch.Ten
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_every_decoder_block_reads_the_same_memory_the_encoders_last(norm, monkeypatch):
+def test_every_decoder_block_attends_to_the_encoders_last_layer(norm, monkeypatch):
     model, source, target = tiny(norm=norm), torch.randint(1, 11, (2, 5)), torch.randint(1, 11, (2, 4))
     given = spied(model, monkeypatch)
     model(source, target)
@@ -165,7 +165,7 @@ def test_decoding_projects_the_memory_once(monkeypatch):
     assert all(memory is given[0] for memory in given)
 
 
-def test_attention_drops_as_its_config_says_while_training_and_never_in_a_step():
+def test_attention_dropout_applies_in_training_and_never_in_a_decoding_step():
     model, source = tiny(attention_dropout=0.9), torch.randint(1, 11, (2, 5))
     assert {part.dropout for part in model.modules() if isinstance(part, Attention)} == {0.9}
     state, token = decoder(model).start(source), torch.tensor([1, 1])
@@ -174,17 +174,17 @@ def test_attention_drops_as_its_config_says_while_training_and_never_in_a_step()
     assert torch.equal(first, second)
 
 
-def test_only_norm_first_has_a_final_norm():
-    first, last = tiny(norm="pre"), tiny(norm="post")
-    assert isinstance(first.encoder_norm, nn.LayerNorm)
-    assert isinstance(first.decoder_norm, nn.LayerNorm)
-    assert not list(last.encoder_norm.parameters())
-    assert not list(last.decoder_norm.parameters())
-    for model in (first, last):
+def test_only_pre_norm_has_a_final_norm():
+    pre, post = tiny(norm="pre"), tiny(norm="post")
+    assert isinstance(pre.encoder_norm, nn.LayerNorm)
+    assert isinstance(pre.decoder_norm, nn.LayerNorm)
+    assert not list(post.encoder_norm.parameters())
+    assert not list(post.decoder_norm.parameters())
+    for model in (pre, post):
         assert "mlp_residual.norm.weight" in dict(model.decoder[0].named_parameters())
 
 
-def test_norm_last_leaves_the_decoder_with_mean_zero_and_variance_one():
+def test_post_norm_features_have_mean_zero_and_variance_one():
     features = tiny(norm="post").features(torch.randint(1, 11, (2, 5)), torch.randint(1, 11, (2, 4)))
     torch.testing.assert_close(features.mean(-1), torch.zeros(2, 4), rtol=0, atol=1e-6)
     torch.testing.assert_close(features.var(-1, unbiased=False), torch.ones(2, 4), rtol=0, atol=1e-3)

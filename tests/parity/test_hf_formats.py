@@ -8,18 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hf_models import (
-    CLOSE,
-    SMALL,
-    T5,
-    Both,
-    hf_model,
-    logits,
-    randomize,
-    same_weights,
-    sentences,
-    sharpen_attention,
-)
+from hf_models import CLOSE, SMALL, T5, Both, hf_model, logits, randomize, same_weights, sentences, sharpen_attention
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 

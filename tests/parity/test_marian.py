@@ -1,7 +1,7 @@
-"""Our Transformer and search are Marian's, as Hugging Face runs it: same logits, same greedy and beam answers.
+"""Our Transformer and search are Marian's, as Hugging Face runs it: same logits, same greedy and beam outputs.
 
-MarianMTModel is norm-last, has no final norm, ties its embeddings, and adds `final_logits_bias`; so ours is built with
-`norm="post"`.  Two things are spelt differently and mapped here:
+MarianMTModel is post-norm, has no final norm, ties its embeddings, and adds `final_logits_bias`; so ours is built with
+`norm="post"`.  Two things differ and are mapped here:
 - Positions: Marian puts all the sines first and then all the cosines, we interleave them as the paper does.  The two
   tables differ by a permutation of the width, proved below; Marian's table is copied into ours, because permuting the
   weights instead would have to permute every matrix.
@@ -27,9 +27,9 @@ from regard.decode.search import Hypothesis
 from regard.layers.positions import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig
 
-VOCAB, DIM, DEPTH, HEADS, WIDEN, PLACES = 200, 64, 2, 4, 4, 96
+VOCAB, DIM, DEPTH, HEADS, MLP_RATIO, MAX_LEN = 200, 64, 2, 4, 4, 96
 SENTENCES, LIMIT, WIDTH = 200, 16, 5
-TIE = 1e-6  # two answers whose scores are this near may change places
+TIE = 1e-6  # two outputs whose scores are this close may be swapped
 
 
 def sentences(count: int, max_len: int, generator: torch.Generator) -> Tensor:
@@ -40,8 +40,8 @@ def sentences(count: int, max_len: int, generator: torch.Generator) -> Tensor:
     return tokens.scatter(1, lengths[:, None], EOS)
 
 
-def stuttered(source: Tensor, generator: torch.Generator) -> Tensor:
-    """The source with each token said 0, 1 or 2 times, between start and end: (B, T).  Many answers are right."""
+def repeated(source: Tensor, generator: torch.Generator) -> Tensor:
+    """The source with each token repeated 0, 1 or 2 times, between start and end: (B, T).  Many outputs are correct."""
     times = torch.randint(0, 3, source.shape, generator=generator)
     times = times.masked_fill(source == PAD, 0).masked_fill(source == EOS, 1)
     rows = [F.pad(row.repeat_interleave(many), (1, 0), value=BOS) for row, many in zip(source, times, strict=True)]
@@ -50,17 +50,17 @@ def stuttered(source: Tensor, generator: torch.Generator) -> Tensor:
 
 @cache
 def trained_marian() -> nn.Module:
-    """A small Marian, from random weights taught for some seconds to stutter, by Hugging Face's code alone.
+    """A small Marian, trained for a few seconds to repeat tokens, with Hugging Face's code alone.
 
-    Random weights say one token for ever, whatever the source; these are unsure in many ways, and end at all lengths.
+    Random weights repeat one token whatever the source; these have close scores and outputs of all lengths.
     """
     config = transformers.MarianConfig(
         vocab_size=VOCAB,
-        max_position_embeddings=PLACES,
+        max_position_embeddings=MAX_LEN,
         encoder_layers=DEPTH,
         decoder_layers=DEPTH,
-        encoder_ffn_dim=WIDEN * DIM,
-        decoder_ffn_dim=WIDEN * DIM,
+        encoder_ffn_dim=MLP_RATIO * DIM,
+        decoder_ffn_dim=MLP_RATIO * DIM,
         encoder_attention_heads=HEADS,
         decoder_attention_heads=HEADS,
         activation_function="relu",
@@ -74,7 +74,7 @@ def trained_marian() -> nn.Module:
         eos_token_id=EOS,
         decoder_start_token_id=BOS,
         forced_eos_token_id=None,
-        attn_implementation="eager",  # not the fused kernel that we call: then the two would agree to the last bit
+        attn_implementation="eager",  # not the fused kernel, which we call too
     )
     torch.manual_seed(3)
     generator = torch.Generator().manual_seed(1)
@@ -82,13 +82,13 @@ def trained_marian() -> nn.Module:
     optimizer = torch.optim.Adam(marian.parameters(), lr=2e-3)
     for _ in range(120):
         source = sentences(32, 13, generator)
-        target = stuttered(source, generator)
+        target = repeated(source, generator)
         loss = F.cross_entropy(marian_logits(marian, source, target[:, :-1])[target[:, 1:] != PAD],
                                target[:, 1:][target[:, 1:] != PAD])  # fmt: skip
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert marian.generation_config.bad_words_ids is None  # nothing may steer the search
+    assert marian.generation_config.bad_words_ids is None  # nothing else influences the search
     assert marian.generation_config.forced_eos_token_id is None
     return marian.eval().requires_grad_(False)
 
@@ -109,7 +109,7 @@ def marian_logits(marian: nn.Module, source: Tensor, target: Tensor) -> Tensor:
 def ours_from(marian: nn.Module, tied: bool) -> Transformer:
     """Our Transformer with Marian's weights."""
     ours = Transformer(
-        TransformerConfig(VOCAB, DIM, DEPTH, HEADS, WIDEN, dropout=0.0, norm="post", max_len=PLACES, tied=tied)
+        TransformerConfig(VOCAB, DIM, DEPTH, HEADS, MLP_RATIO, dropout=0.0, norm="post", max_len=MAX_LEN, tied=tied)
     )
     theirs = dict(marian.model.named_parameters())
     weights = dict.fromkeys(("embed_source.tokens.weight", "embed_target.tokens.weight"), theirs["shared.weight"])
@@ -136,10 +136,10 @@ def ours_from(marian: nn.Module, tied: bool) -> Transformer:
     return ours.eval()
 
 
-class Answers(NamedTuple):
-    tokens: list[list[list[int]]]  # of each sentence, of each answer, best first: without start and end
+class Outputs(NamedTuple):
+    tokens: list[list[list[int]]]  # of each sentence, best first, without start and end
     scores: list[list[float]]
-    ended: int  # how many of the best answers said the end token
+    ended: int  # best outputs with an end token
 
 
 def until_end(row: list[int]) -> list[int]:
@@ -147,13 +147,13 @@ def until_end(row: list[int]) -> list[int]:
 
 
 @cache
-def trial() -> Tensor:
+def eval_sources() -> Tensor:
     return sentences(SENTENCES, 14, torch.Generator().manual_seed(11))
 
 
-def marian_answers(width: int, penalty: float) -> Answers:
+def marian_outputs(width: int, penalty: float) -> Outputs:
     """All sentences in one batch, through `generate`."""
-    source = trial()
+    source = eval_sources()
     how = {"num_return_sequences": width, "early_stopping": True, "length_penalty": penalty} if width > 1 else {}
     out = biased_marian().generate(
         input_ids=source,
@@ -165,27 +165,27 @@ def marian_answers(width: int, penalty: float) -> Answers:
         output_scores=True,
         **how,
     )
-    rows = [row[1:] for row in out.sequences.tolist()]  # each begins with the start token
+    rows = [row[1:] for row in out.sequences.tolist()]  # without the start token
     if width > 1:
         scores = out.sequences_scores.tolist()
-    else:  # generate scores no greedy answer: add up what it says of each step
+    else:  # generate does not score greedy outputs: sum the steps
         steps = torch.stack([logits.log_softmax(-1) for logits in out.scores], 1)  # (B, T, V)
-        said = steps.gather(2, out.sequences[:, 1:, None]).squeeze(2)  # (B, T)
+        chosen = steps.gather(2, out.sequences[:, 1:, None]).squeeze(2)  # (B, T)
         lengths = torch.tensor([len(until_end(row)) + (EOS in row) for row in rows])
-        totals = said.masked_fill(torch.arange(said.shape[1]) >= lengths[:, None], 0.0).sum(1)
+        totals = chosen.masked_fill(torch.arange(chosen.shape[1]) >= lengths[:, None], 0.0).sum(1)
         scores = (totals / lengths**penalty).tolist()
     cut = range(0, len(rows), width)
-    return Answers(
+    return Outputs(
         [[until_end(row) for row in rows[i : i + width]] for i in cut],
         [scores[i : i + width] for i in cut],
         sum(EOS in rows[i] for i in cut),
     )
 
 
-def our_answers(width: int, penalty: float, batch: int = 60) -> list[list[Hypothesis]]:
-    """The same sentences through our search, in several batches: who else is in a batch must not matter."""
+def our_outputs(width: int, penalty: float, batch: int = 60) -> list[list[Hypothesis]]:
+    """The same sentences through our search, in several batches, which must not matter."""
     model, found = ours_from(biased_marian(), tied=False), []
-    for source in trial().split(batch):
+    for source in eval_sources().split(batch):
         limits = torch.full((len(source),), LIMIT)
         if width == 1:
             found += [[h] for h in search.greedy(decoder(model), source, limits, bos=BOS, eos=EOS, penalty=penalty)]
@@ -195,32 +195,32 @@ def our_answers(width: int, penalty: float, batch: int = 60) -> list[list[Hypoth
 
 
 def plain_beam(source: Tensor, width: int, penalty: float) -> tuple[list[Hypothesis], float]:
-    """Beam search for one sentence in plain Python, with Marian's uncached logits, and how narrow its choices were.
+    """Beam search for one sentence in plain Python, with Marian's uncached logits, and its smallest margin.
 
-    The last is the smallest gap between neighbours among the candidates of any step: where it is nothing but
-    rounding, two right searches may part.
+    The margin is the smallest score gap between neighbouring candidates of any step; where it is only rounding, two
+    correct searches may differ.
     """
-    alive, found, narrowest = [([BOS], 0.0)], [], float("inf")
+    alive, found, margin = [([BOS], 0.0)], [], float("inf")
     for length in range(1, LIMIT + 1):
-        said = torch.tensor([tokens for tokens, _ in alive])
-        steps = marian_logits(biased_marian(), source.expand(len(alive), -1), said)[:, -1].log_softmax(-1).tolist()
+        prefix = torch.tensor([tokens for tokens, _ in alive])
+        steps = marian_logits(biased_marian(), source.expand(len(alive), -1), prefix)[:, -1].log_softmax(-1).tolist()
         grown = [
             ([*tokens, token], total + step)
             for (tokens, total), row in zip(alive, steps, strict=True)
             for token, step in enumerate(row)
         ]
-        grown = sorted(grown, key=lambda one: -one[1])[: 2 * width + 1]
-        narrowest = min(narrowest, *(a[1] - b[1] for a, b in pairwise(grown)))
+        grown = sorted(grown, key=lambda pair: -pair[1])[: 2 * width + 1]
+        margin = min(margin, *(a[1] - b[1] for a, b in pairwise(grown)))
         ended = [(tokens, total) for tokens, total in grown[:width] if tokens[-1] == EOS or length == LIMIT]
         found += [Hypothesis(until_end(tokens[1:]), total / length**penalty) for tokens, total in ended]
         if len(found) >= width:
             break
         alive = [(tokens, total) for tokens, total in grown[: 2 * width] if tokens[-1] != EOS][:width]
-    return sorted(found, key=lambda h: -h.score)[:width], narrowest
+    return sorted(found, key=lambda h: -h.score)[:width], margin
 
 
-def differing(mine: list[list[Hypothesis]], theirs: Answers, penalty: float) -> list[int]:
-    """The sentences with other answers; an error unless what differs ties, at the end or on the way there."""
+def differing(mine: list[list[Hypothesis]], theirs: Outputs, penalty: float) -> list[int]:
+    """The sentences with other outputs; an error unless they tie, at the end or at some step."""
     found = []
     for i, (hypotheses, tokens, scores) in enumerate(zip(mine, theirs.tokens, theirs.scores, strict=True)):
         assert len(hypotheses) == len(tokens)
@@ -230,13 +230,13 @@ def differing(mine: list[list[Hypothesis]], theirs: Answers, penalty: float) -> 
                 h.tokens == other or abs(h.score - score) < TIE
                 for h, other, score in zip(hypotheses, tokens, scores, strict=True)
             )
-            _, narrowest = plain_beam(trial()[i : i + 1], WIDTH, penalty)
-            assert tied or narrowest < TIE, f"sentence {i}: {hypotheses} here, {tokens} {scores} there"
+            _, margin = plain_beam(eval_sources()[i : i + 1], WIDTH, penalty)
+            assert tied or margin < TIE, f"sentence {i}: {hypotheses} here, {tokens} {scores} there"
     return found
 
 
 def test_marians_positions_are_ours_with_the_sines_first():
-    ours = sinusoid(PLACES, DIM)
+    ours = sinusoid(MAX_LEN, DIM)
     sines_first = torch.cat((ours[:, 0::2], ours[:, 1::2]), dim=1)
     torch.testing.assert_close(trained_marian().model.encoder.embed_positions.weight, sines_first, rtol=0, atol=1e-6)
 
@@ -247,44 +247,46 @@ def test_logits_equal_marians_on_padded_batches(tied):
     ours, generator = ours_from(marian, tied), torch.Generator().manual_seed(2)
     for count, max_len in ((1, 2), (7, 9), (16, 40)):
         source = sentences(count, max_len, generator)
-        target = stuttered(source, generator)[:, :-1]
+        target = repeated(source, generator)[:, :-1]
         with torch.no_grad():
             mine, theirs = ours(source, target), marian_logits(marian, source, target)
         assert (mine - theirs).abs().max() < 1e-5
 
 
-def test_the_sentences_are_a_fair_trial():
-    """Answers of many lengths, most ended and some cut at the limit, nearly no two alike; and a beam finds others."""
-    greedy, beam = marian_answers(1, 1.0), marian_answers(WIDTH, 1.0)
-    for answers in (greedy, beam):
-        assert len({len(one[0]) for one in answers.tokens}) >= 8
-        assert len({tuple(one[0]) for one in answers.tokens}) > SENTENCES * 0.8
-        assert SENTENCES * 0.5 < answers.ended < SENTENCES
+def test_the_test_sentences_are_diverse():
+    """Outputs of many lengths, most ended and some cut at the limit, nearly all different; and beams find others."""
+    greedy, beam = marian_outputs(1, 1.0), marian_outputs(WIDTH, 1.0)
+    for outputs in (greedy, beam):
+        assert len({len(n_best[0]) for n_best in outputs.tokens}) >= 8
+        assert len({tuple(n_best[0]) for n_best in outputs.tokens}) > SENTENCES * 0.8
+        assert SENTENCES * 0.5 < outputs.ended < SENTENCES
     assert sum(a[0] != b[0] for a, b in zip(greedy.tokens, beam.tokens, strict=True)) > SENTENCES * 0.2
 
 
-def test_greedy_says_what_marian_says():
-    mine, theirs = our_answers(1, 1.0), marian_answers(1, 1.0)
-    assert [one[0].tokens for one in mine] == [one[0] for one in theirs.tokens]
-    torch.testing.assert_close([one[0].score for one in mine], [s[0] for s in theirs.scores], rtol=1e-6, atol=1e-5)
+def test_greedy_outputs_equal_marians():
+    mine, theirs = our_outputs(1, 1.0), marian_outputs(1, 1.0)
+    assert [n_best[0].tokens for n_best in mine] == [n_best[0] for n_best in theirs.tokens]
+    torch.testing.assert_close(
+        [n_best[0].score for n_best in mine], [s[0] for s in theirs.scores], rtol=1e-6, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("penalty", [1.0, 0.6, 0.0])
-def test_beam_5_finds_what_marian_finds_in_the_same_order_with_the_same_scores(penalty):
-    mine, theirs = our_answers(WIDTH, penalty), marian_answers(WIDTH, penalty)
-    parted = differing(mine, theirs, penalty)
-    assert len(parted) <= SENTENCES // 100  # each of them a tie
-    same = [i for i in range(SENTENCES) if i not in parted]
-    torch.testing.assert_close(  # a sum of sixteen logarithms has rounding of its own, hence rtol
+def test_beam_outputs_and_scores_equal_marians_in_the_same_order(penalty):
+    mine, theirs = our_outputs(WIDTH, penalty), marian_outputs(WIDTH, penalty)
+    tied = differing(mine, theirs, penalty)
+    assert len(tied) <= SENTENCES // 100  # each of them a tie
+    same = [i for i in range(SENTENCES) if i not in tied]
+    torch.testing.assert_close(  # a sum of sixteen logarithms has its own rounding, hence rtol
         [[h.score for h in mine[i]] for i in same], [theirs.scores[i] for i in same], rtol=1e-6, atol=1e-5
     )
 
 
-def test_beam_5_finds_what_a_plain_search_without_cache_finds():
-    mine, compared = our_answers(WIDTH, 0.6), 0
+def test_beam_outputs_equal_those_of_a_plain_uncached_search():
+    mine, compared = our_outputs(WIDTH, 0.6), 0
     for i in range(0, SENTENCES, 20):
-        wanted, narrowest = plain_beam(trial()[i : i + 1], WIDTH, 0.6)
-        if narrowest > TIE:
+        wanted, margin = plain_beam(eval_sources()[i : i + 1], WIDTH, 0.6)
+        if margin > TIE:
             compared += 1
             assert [h.tokens for h in mine[i]] == [h.tokens for h in wanted]
             assert [h.score for h in mine[i]] == pytest.approx([h.score for h in wanted], abs=1e-5)
@@ -292,7 +294,7 @@ def test_beam_5_finds_what_a_plain_search_without_cache_finds():
 
 
 def test_the_length_penalty_matters():
-    """Else three penalties would be one test."""
-    best = {penalty: [one[0].tokens for one in our_answers(WIDTH, penalty)] for penalty in (1.0, 0.6, 0.0)}
+    """Otherwise the three penalties would be one test."""
+    best = {penalty: [n_best[0].tokens for n_best in our_outputs(WIDTH, penalty)] for penalty in (1.0, 0.6, 0.0)}
     for a, b in ((1.0, 0.6), (0.6, 0.0)):
         assert sum(x != y for x, y in zip(best[a], best[b], strict=True)) > SENTENCES * 0.02

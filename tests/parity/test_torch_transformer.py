@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.models.transformer import PAD, Transformer, TransformerConfig
 
-SHAPES = {  # dim, depth, heads, widen, vocab, longest source, longest target, batch
+SHAPES = {  # dim, depth, heads, mlp_ratio, vocab, maximum source and target length, batch
     "small": (32, 2, 4, 2, 50, 9, 7, 3),
     "one head, one layer, one token": (16, 1, 1, 4, 20, 1, 1, 2),
     "deep, long target": (48, 4, 6, 1, 70, 5, 33, 4),
@@ -24,20 +24,18 @@ NORMS = ("pre", "post")
 class Pair(NamedTuple):
     ours: Transformer
     theirs: nn.Transformer
-    table: nn.Parameter  # (V, D): torch's model has no embeddings, so its side is given a copy of ours
+    table: nn.Parameter  # (V, D): torch's model has no embeddings: a copy of ours
     partners: list[tuple[nn.Parameter, nn.Parameter]]  # every weight of ours, and its copy
 
 
 def twins(norm: str, dim: int, depth: int, heads: int, mlp_ratio: int, vocab: int) -> Pair:
     """Both models, with ours copied into torch's."""
     ours = Transformer(TransformerConfig(vocab, dim, depth, heads, mlp_ratio, dropout=0.0, norm=norm))
-    for name, weight in ours.named_parameters():  # neither zero biases nor norms of one: all must matter
+    for name, weight in ours.named_parameters():  # so that biases and norms matter
         if weight.ndim == 1:
             nn.init.normal_(weight, mean=1.0 if name.endswith("norm.weight") else 0.0, std=0.2)
     how = {"d_model": dim, "nhead": heads, "dim_feedforward": mlp_ratio * dim, "dropout": 0.0, "batch_first": True}
-    first = (
-        norm == "pre"
-    )  # the paper's norm-last has no final norm, torch's constructor always adds one: ours to choose
+    first = norm == "pre"  # post-norm has no final norm, which torch's constructor always adds
     theirs = nn.Transformer(
         dim,
         heads,
@@ -87,7 +85,7 @@ def twins(norm: str, dim: int, depth: int, heads: int, mlp_ratio: int, vocab: in
 
 
 def sentences(batch: int, max_len: int, vocab: int) -> Tensor:
-    """A padded batch (B, T), no two sentences need be alike in length, one as long as may be."""
+    """A padded batch (B, T) of random lengths, one the maximum."""
     tokens = torch.randint(1, vocab, (batch, max_len))
     lengths = torch.randint(1, max_len + 1, (batch,))
     lengths[0] = max_len
@@ -95,13 +93,13 @@ def sentences(batch: int, max_len: int, vocab: int) -> Tensor:
 
 
 def torch_logits(pair: Pair, source: Tensor, target: Tensor) -> Tensor:
-    """On torch's side True means "may not look"; the target's padding is hidden too, though causality suffices."""
-    dim, places = pair.table.shape[1], pair.ours.embed_source.positions
-    hidden = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
+    """In torch True means "masked"; the target's padding is masked too, although causality suffices."""
+    dim, positions = pair.table.shape[1], pair.ours.embed_source.positions
+    masked = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
     out = pair.theirs(
-        F.embedding(source, pair.table) * dim**0.5 + places(0, source.shape[1]),
-        F.embedding(target, pair.table) * dim**0.5 + places(0, target.shape[1]),
-        tgt_mask=hidden,
+        F.embedding(source, pair.table) * dim**0.5 + positions(0, source.shape[1]),
+        F.embedding(target, pair.table) * dim**0.5 + positions(0, target.shape[1]),
+        tgt_mask=masked,
         src_key_padding_mask=source == PAD,
         tgt_key_padding_mask=target == PAD,
         memory_key_padding_mask=source == PAD,
@@ -122,7 +120,7 @@ def max_distance(a: Tensor, b: Tensor) -> float:
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_weight_of_ours_has_one_partner_in_torchs_model(shape, norm):
+def test_every_weight_has_one_counterpart_in_torchs_model(shape, norm):
     pair, _, _ = case(shape, norm)
     mine, theirs = zip(*pair.partners, strict=True)
     assert {id(p) for p in mine} == {id(p) for p in pair.ours.parameters()}
@@ -165,9 +163,9 @@ def test_logits_and_gradients_equal_torchs_to_twelve_digits_in_double_precision(
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-10, atol=1e-12)
 
 
-def test_the_two_norm_places_are_different_models():
-    """Else the parity above could hold because the flag does nothing."""
-    first, source, target = case("small", "pre")
-    last, _, _ = case("small", "post")
+def test_pre_norm_and_post_norm_are_different_models():
+    """Otherwise the parity above could hold although the option does nothing."""
+    pre, source, target = case("small", "pre")
+    post, _, _ = case("small", "post")
     with torch.no_grad():
-        assert max_distance(first.ours(source, target), last.ours(source, target)) > 0.1
+        assert max_distance(pre.ours(source, target), post.ours(source, target)) > 0.1

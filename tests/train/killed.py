@@ -2,14 +2,14 @@
 
 torch is imported once; each order, a line of JSON on standard input, is then a fork away:
 
-    args     what stands after `regard` on the command line
+    args     arguments of `regard`
     log      the file that standard output and error go to
     cache    XDG_CACHE_HOME
-    call     the child counts its calls of what writes to a disk, and this one, counted from 0, is its last, …
-    how      … which is "before" the call, "torn" in the middle of it, or "full", as the disk then is
+    call     the child counts its calls that write to a disk, and ends at this one, counted from 0:
+    how      "before" the call, "torn" in the middle of it, or with an error because the disk is "full"
     step     or: in this step of training the child gets the signal
-    after    or: so many seconds from its start the child gets the signal
-    signal   9 (SIGKILL) unless told
+    after    or: this many seconds after its start the child gets the signal
+    signal   9 (SIGKILL) unless given
 
 The answer, a line too, has the exit status (negative: the signal), the seconds it took and, by name, the calls made.
 """
@@ -94,7 +94,7 @@ def _obey(order: dict) -> None:
 
 
 def _count_writes(order: dict) -> None:
-    """Wrap all that writes, so that each call is written down and one of them is the last."""
+    """Wrap all functions that write, so that each call is recorded and one of them is the last."""
     from regard.train import checkpoint
 
     calls = open(Path(order["log"]).with_suffix(".calls"), "w", buffering=1)  # noqa: SIM115, it is open as long as the child lives
@@ -115,8 +115,8 @@ def _count_writes(order: dict) -> None:
         return called
 
     for name in WRITES:
-        place, _, key = name.rpartition(".")
-        owner = {"os": os, "shutil": shutil, "Path": Path, "": checkpoint}[place]
+        module, _, key = name.rpartition(".")
+        owner = {"os": os, "shutil": shutil, "Path": Path, "": checkpoint}[module]
         setattr(owner, key, wrap(name, getattr(owner, key)))
 
 
@@ -139,14 +139,14 @@ def _end(how: str, number: int, name: str, real, given) -> None:
 def _signal_in_step(last: int, number: int) -> None:
     from regard.train import loop
 
-    real = loop.rate
+    real = loop.learning_rate
 
-    def rate(step, *rest):
+    def learning_rate(step, *rest):
         if step == last:
             os.kill(os.getpid(), number)
         return real(step, *rest)
 
-    loop.rate = rate
+    loop.learning_rate = learning_rate
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `regard.train.checkpoint` writes, keeps, finds and averages."""
+"""Checkpoints are written, kept, found, restored and averaged."""
 
 import errno
 import hashlib
@@ -11,9 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from regard.data.position import DataPosition
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.run_folder import RunFolder
 from regard.train import checkpoint
 from regard.train.optim import adam
+from regard.train.state import TrainState
 
 CONFIG = TransformerConfig(vocab=20, dim=8, depth=1, heads=2, mlp_ratio=1)
 
@@ -30,42 +33,55 @@ def trained(seed: int) -> tuple[Transformer, torch.optim.Adam]:
     return model, optimizer
 
 
+def state(step: int, best: float = 1.0) -> TrainState:
+    return TrainState("a digest", "a machine", step, DataPosition(0, 1, 2), best)
+
+
 def save(folder: Path, *steps: int, keep: int = 3) -> None:
     for step in steps:
-        checkpoint.save(folder, {"step": step, "place": (0, 1, 2)}, *trained(step), keep)
+        checkpoint.save(RunFolder(folder), state(step), *trained(step), keep)
 
 
 def folders(folder: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").iterdir())
 
 
-def nothing_said(text: str) -> None:
+def no_report(text: str) -> None:
     raise AssertionError(text)
 
 
-def test_what_is_restored_is_what_was_saved(tmp_path):
-    model, optimizer = trained(1)
-    checkpoint.save(tmp_path, {"step": 7, "place": (0, 1, 2), "best": 0.1 + 0.2}, model, optimizer, 1)
-    drawn = torch.rand(5)
+def newest_step(folder: Path, report=no_report) -> int:
+    return checkpoint.newest(RunFolder(folder), report)[1].step
 
-    place, state = checkpoint.newest(tmp_path, nothing_said)
-    other, memory = trained(2)
-    checkpoint.restore(place, other, memory)
-    assert (state["step"], state["place"], state["best"]) == (7, [0, 1, 2], 0.1 + 0.2)
-    assert torch.equal(torch.rand(5), drawn)
+
+def weights_saved(folder: Path) -> list[Path]:
+    return checkpoint.intact_weights(RunFolder(folder), no_report)
+
+
+def test_a_checkpoint_is_restored_as_it_was_saved(tmp_path):
+    model, optimizer = trained(1)
+    checkpoint.save(RunFolder(tmp_path), state(7, best=0.1 + 0.2), model, optimizer, 1)
+    sampled = torch.rand(5)
+
+    saved, found = checkpoint.newest(RunFolder(tmp_path), no_report)
+    other, moments = trained(2)
+    checkpoint.restore(saved, other, moments)
+    assert found == state(7, best=0.1 + 0.2)
+    assert (found.step, found.position, found.best) == (7, DataPosition(0, 1, 2), 0.1 + 0.2)
+    assert torch.equal(torch.rand(5), sampled)
     for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(p, q), name
-        assert set(optimizer.state[p]) == set(memory.state[q])
-        assert all(torch.equal(optimizer.state[p][key], memory.state[q][key]) for key in optimizer.state[p]), name
+        assert set(optimizer.state[p]) == set(moments.state[q])
+        assert all(torch.equal(optimizer.state[p][key], moments.state[q][key]) for key in optimizer.state[p]), name
 
 
 def test_a_restored_optimizer_takes_the_same_next_step(tmp_path):
     model, optimizer = trained(1)
-    checkpoint.save(tmp_path, {"step": 7}, model, optimizer, 1)
+    checkpoint.save(RunFolder(tmp_path), state(7), model, optimizer, 1)
     other = Transformer(CONFIG)
-    memory = adam(other)
-    checkpoint.restore(checkpoint.newest(tmp_path, nothing_said)[0], other, memory)
-    for m, o in ((model, optimizer), (other, memory)):
+    moments = adam(other)
+    checkpoint.restore(checkpoint.newest(RunFolder(tmp_path), no_report)[0], other, moments)
+    for m, o in ((model, optimizer), (other, moments)):
         o.param_groups[0]["lr"] = 0.02
         o.zero_grad()
         sum(p.sin().sum() for p in m.parameters()).backward()
@@ -90,15 +106,13 @@ def test_as_many_models_are_kept_as_are_averaged_and_two_optimizers(tmp_path, ke
     assert folders(tmp_path) == left
     has = [int(file.parent.name[5:]) for file in sorted(tmp_path.glob("checkpoints/*/optimizer.safetensors"))]
     assert has == resumable
-    assert [file.parent.name for file in checkpoint.models_saved(tmp_path, print)] == [
-        f"step-{step:08d}" for step in left
-    ]
+    assert [file.parent.name for file in weights_saved(tmp_path)] == [f"step-{step:08d}" for step in left]
 
 
-def test_steps_are_ordered_as_numbers_however_long(tmp_path):
+def test_checkpoints_are_ordered_by_step(tmp_path):
     save(tmp_path, 9, 10, 99_999_999)
-    assert checkpoint.newest(tmp_path, nothing_said)[1]["step"] == 99_999_999
-    assert [int(file.parent.name[5:]) for file in checkpoint.models_saved(tmp_path, print)] == [9, 10, 99_999_999]
+    assert newest_step(tmp_path) == 99_999_999
+    assert [int(file.parent.name[5:]) for file in weights_saved(tmp_path)] == [9, 10, 99_999_999]
 
 
 def test_the_newest_weights_are_those_of_the_run(tmp_path):
@@ -132,17 +146,17 @@ def test_the_average_is_the_mean(tmp_path):
         torch.testing.assert_close(mean[name].double(), wanted, rtol=1e-7, atol=1e-8)
 
 
-def test_the_average_of_one_is_itself(tmp_path):
+def test_the_average_of_one_checkpoint_is_itself(tmp_path):
     save(tmp_path, 1)
-    (file,) = checkpoint.models_saved(tmp_path, print)
+    (file,) = weights_saved(tmp_path)
     wanted = load_file(file)
     mean = checkpoint.average([file])
     assert mean.keys() == wanted.keys()
     assert all(torch.equal(mean[name], wanted[name]) for name in mean)
 
 
-@pytest.mark.parametrize("place", ["save_file", "flush", "_sha256", "write_atomic", "sync_folder"])
-def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch, place):
+@pytest.mark.parametrize("function", ["save_file", "flush", "_sha256", "write_atomic", "sync_folder"])
+def test_a_save_that_fails_changes_nothing(tmp_path, monkeypatch, function):
     save(tmp_path, 1, 2)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
 
@@ -150,7 +164,7 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch, place):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, place, full)
+        patch.setattr(checkpoint, function, full)
         with pytest.raises(OSError, match="No space"):
             save(tmp_path, 3)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()} == before
@@ -158,12 +172,12 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch, place):
     assert folders(tmp_path) == [1, 2, 3]
 
 
-def test_what_a_killed_save_left_behind_is_not_seen_and_goes_away(tmp_path):
+def test_what_a_killed_save_left_is_ignored_and_then_deleted(tmp_path):
     save(tmp_path, 1)
     part = tmp_path / "checkpoints" / ".part"
     part.mkdir()
     (part / "model.safetensors").write_bytes(b"half")
-    assert checkpoint.newest(tmp_path, nothing_said)[1]["step"] == 1
+    assert newest_step(tmp_path) == 1
     save(tmp_path, 2)
     assert not part.exists()
 
@@ -172,11 +186,11 @@ def test_a_checkpoint_saved_again_replaces_the_damaged_one(tmp_path):
     save(tmp_path, 1, 2)
     os.truncate(tmp_path / "checkpoints" / "step-00000002" / "model.safetensors", 10)
     save(tmp_path, 2)
-    assert checkpoint.newest(tmp_path, nothing_said)[1]["step"] == 2
+    assert newest_step(tmp_path) == 2
 
 
 def test_a_folder_without_checkpoints_has_no_newest(tmp_path):
-    assert checkpoint.newest(tmp_path, nothing_said) is None
+    assert checkpoint.newest(RunFolder(tmp_path), no_report) is None
 
 
 def flip(file: Path, at: int) -> None:
@@ -191,54 +205,56 @@ def test_one_wrong_bit_anywhere_is_found(tmp_path, name, where):
     save(tmp_path, 1, 2)
     file = tmp_path / "checkpoints" / "step-00000002" / name
     flip(file, int(file.stat().st_size * where))
-    said = []
-    assert checkpoint.newest(tmp_path, said.append)[1]["step"] == 1
-    assert len(said) == 1
-    assert str(file.parent) in said[0]
-    assert "damaged" in said[0]
+    reports = []
+    assert newest_step(tmp_path, reports.append) == 1
+    assert len(reports) == 1
+    assert str(file.parent) in reports[0]
+    assert "damaged" in reports[0]
 
 
 def test_a_wrong_digit_of_the_state_is_found(tmp_path):
     save(tmp_path, 1, 2)
     file = tmp_path / "checkpoints" / "step-00000002" / "state.json"
     file.write_text(file.read_text().replace('"step": 2', '"step": 3'))
-    said = []
-    assert checkpoint.newest(tmp_path, said.append)[1]["step"] == 1
-    assert len(said) == 1
+    reports = []
+    assert newest_step(tmp_path, reports.append) == 1
+    assert len(reports) == 1
 
 
 @pytest.mark.parametrize("state", ["", "{", "[]", "7", "null", "{}", '{"sha256": 1}', '{"sha256": []}', '{"sha256": {}}',
                                    "\x00\x00", "ÿ"])  # fmt: skip
-def test_a_state_that_is_not_one_is_passed_over(tmp_path, state):
+def test_a_state_that_cannot_be_read_is_skipped(tmp_path, state):
     save(tmp_path, 1, 2)
     (tmp_path / "checkpoints" / "step-00000002" / "state.json").write_text(state, encoding="latin-1")
-    said = []
-    assert checkpoint.newest(tmp_path, said.append)[1]["step"] == 1
-    assert len(said) == 1
+    reports = []
+    assert newest_step(tmp_path, reports.append) == 1
+    assert len(reports) == 1
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
-def test_with_every_checkpoint_damaged_the_error_says_what_to_do(tmp_path, name):
+def test_with_every_checkpoint_damaged_the_error_states_what_to_do(tmp_path, name):
     save(tmp_path, 1, 2)
     for file in tmp_path.glob(f"checkpoints/*/{name}"):
         file.unlink()
-    said = []
-    with pytest.raises(ValueError, match=r"no checkpoint of .* is whole; train again with --fresh, or restore .*00002"):
-        checkpoint.newest(tmp_path, said.append)
-    assert len(said) == 2
+    reports = []
+    with pytest.raises(
+        ValueError, match=r"no checkpoint of .* is intact; train again with --fresh, or restore .*00002"
+    ):
+        checkpoint.newest(RunFolder(tmp_path), reports.append)
+    assert len(reports) == 2
 
 
 def test_an_older_checkpoint_without_its_optimizer_is_not_resumed_from(tmp_path):
     save(tmp_path, 1, 2, 3)
     for step in (2, 3):
         shutil.rmtree(tmp_path / "checkpoints" / f"step-{step:08d}")
-    with pytest.raises(ValueError, match="is whole"):
-        checkpoint.newest(tmp_path, lambda text: None)
+    with pytest.raises(ValueError, match="is intact"):
+        checkpoint.newest(RunFolder(tmp_path), lambda text: None)
 
 
 def test_the_state_holds_the_checksums_of_the_other_files(tmp_path):
     save(tmp_path, 1)
-    place = tmp_path / "checkpoints" / "step-00000001"
-    sums = json.loads((place / "state.json").read_text())["sha256"]
+    folder = tmp_path / "checkpoints" / "step-00000001"
+    sums = json.loads((folder / "state.json").read_text())["sha256"]
     for name in ("model.safetensors", "optimizer.safetensors"):
-        assert sums[name] == hashlib.sha256((place / name).read_bytes()).hexdigest()
+        assert sums[name] == hashlib.sha256((folder / name).read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""What a step frees is kept for the next one, and given back at the end."""
+"""Memory that a step frees is kept for the next one, and returned to the system at the end."""
 
 import ctypes
 import os
@@ -16,30 +16,30 @@ MEASURED = """
 import contextlib, resource, torch
 from regard.train.malloc import keep_freed
 
-def state_tensors():  # MiB
+def resident():  # MiB
     with open("/proc/self/statm") as numbers:
         return int(numbers.read().split()[1]) * resource.getpagesize() / 2**20
 
-def freed():  # MiB more than at the start: while there is a tensor of 64, and when it is let go
+def freed():  # MiB more than at the start: with a tensor of 64, and after it is freed
     tensor = torch.ones(2**24)
-    used = state_tensors() - start
+    used = resident() - start
     del tensor
-    print(used, state_tensors() - start)
+    print(used, resident() - start)
 
-start = state_tensors()
+start = resident()
 freed()
 for error in (False, True):
     with contextlib.suppress(ZeroDivisionError), keep_freed():
         freed()
         if error:
             1 / 0
-    print(state_tensors() - start)
+    print(resident() - start)
     freed()
 """
 
 
 @glibc
-def test_memory_stays_inside_and_is_given_back_after_even_after_an_error():
+def test_freed_memory_is_kept_inside_and_returned_afterwards_even_after_an_error():
     done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True)
     usual, *both = ([float(number) for number in line.split()] for line in done.stdout.splitlines())
     for inside, after, again in (both[:3], both[3:]):
@@ -51,7 +51,7 @@ def test_memory_stays_inside_and_is_given_back_after_even_after_an_error():
 
 
 class Library:
-    """A C library that writes down what it is told."""
+    """A C library that records its calls."""
 
     def __init__(self):
         self.settings: dict[int, list[int]] = {}
@@ -68,13 +68,13 @@ class Library:
 
 
 @pytest.fixture(autouse=True)
-def no_word(monkeypatch):
-    """Nobody has said how memory is to be kept."""
+def no_settings(monkeypatch):
+    """The user has no settings of malloc."""
     for name in [name for name in os.environ if name.startswith("MALLOC_")]:
         monkeypatch.delenv(name)
 
 
-def test_an_error_comes_through_and_every_setting_is_put_back(monkeypatch):
+def test_an_error_passes_and_every_setting_is_reset(monkeypatch):
     library = Library()
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
@@ -91,8 +91,8 @@ def test_an_error_comes_through_and_every_setting_is_put_back(monkeypatch):
     assert library.trimmed == 1
 
 
-@pytest.mark.parametrize("why", ["no glibc", "the user's word"])
-def test_without_glibc_or_where_the_user_has_settings_nothing_is_touched(monkeypatch, why):
+@pytest.mark.parametrize("why", ["no glibc", "settings of the user"])
+def test_without_glibc_or_with_settings_of_the_user_nothing_changes(monkeypatch, why):
     def touched(name):
         raise AssertionError("a C library was asked for")
 

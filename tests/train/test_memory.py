@@ -1,5 +1,6 @@
 """Training memory does not grow with the corpus: it is streamed to the disk and read back a pool at a time."""
 
+import gc
 import os
 import random
 import shutil
@@ -11,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.text import batches as batch
-from regard.data.text import store
+from regard.data.text import batches, store
 from regard.data.text.batches import all_pair_batches, pair_batches
 from regard.data.text.store import encode_pairs
 from regard.data.text.tokenizer import SpecialTokens
@@ -26,18 +26,18 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // (1024 if sys.pla
 
 
 def write(file: Path, count: int) -> None:
-    """So many pairs of made-up words, about 35 bytes a line."""
+    """Write `count` pairs of made-up words, about 35 bytes a line."""
     rng = random.Random(1)
     words = sorted({"".join(rng.choice("bcdfgklmnprstvz") + rng.choice("aeiou") for _ in range(rng.randint(1, 3)))
                     for _ in range(3000)})  # fmt: skip
     with open(file, "w") as out:
         for first in range(0, count, 10_000):
-            drawn = iter(rng.choices(words, k=6 * min(10_000, count - first)))
-            out.writelines(f"{a} {b} {c}\t{d} {e} {f}\n" for a, b, c, d, e, f in zip(*[drawn] * 6, strict=True))
+            sampled = iter(rng.choices(words, k=6 * min(10_000, count - first)))
+            out.writelines(f"{a} {b} {c}\t{d} {e} {f}\n" for a, b, c, d, e, f in zip(*[sampled] * 6, strict=True))
 
 
 def peak(folder: Path, count: int) -> int:
-    """The largest memory, in MiB, of a process that trains 20 steps on so many pairs."""
+    """Peak memory, in MiB, of a process that trains 20 steps on `count` pairs."""
     home = folder / str(count)
     home.mkdir()
     write(home / "train.tsv", count)
@@ -73,22 +73,24 @@ class Numbers:
 
 
 def traced(count: int) -> int:
-    """The largest memory, in bytes, that Python and numpy held while so many pairs were encoded and batched."""
+    """Peak memory, in bytes, of Python and numpy while `count` pairs are encoded and batched."""
+    gc.collect()  # garbage of earlier tests is not measured
     tracemalloc.start()
     try:
-        found = encode_pairs(lambda: (("10 11 12", "13 14") for _ in range(count)), "numbers", count, Numbers(), 256)
-        for make, _ in islice(pair_batches(found, Numbers.special, 64, 1), 100):
+        pairs = lambda: (("10 11 12", "13 14") for _ in range(count))  # noqa: E731
+        stored = encode_pairs(pairs, "numbers", count, Numbers(), 256)
+        for make, _ in islice(pair_batches(stored, Numbers.special, 64, 1), 100):
             make()
-        for _ in all_pair_batches(found, Numbers.special, 640):
+        for _ in all_pair_batches(stored, Numbers.special, 640):
             pass
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
 
-def test_encoding_and_batching_hold_a_pool_and_not_the_corpus(tmp_path, monkeypatch):
+def test_encoding_and_batching_keep_a_pool_in_memory_and_not_the_corpus(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(store, "BLOCK", 512)
-    monkeypatch.setattr(batch, "POOL", 4)
-    traced(100)  # what is made once, such as caches of numpy
+    monkeypatch.setattr(batches, "POOL", 4)
+    traced(5000)  # allocations made once, such as caches of numpy
     assert traced(60_000) < 1.2 * traced(6000)  # many pools, and three

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.train.optim import adafactor, adam, inverse_square_root
+from regard.train.optim import adafactor, adam, cosine, inverse_square_root
 
 WARMUPS = [1, 2, 100, 4000]
 
@@ -48,7 +48,7 @@ def test_adafactor_is_the_papers_algorithm():
     """Algorithm 4 for a matrix and algorithm 5 for a vector, with relative steps, by hand."""
     torch.manual_seed(0)
     model = nn.Linear(3, 2).double()
-    held = [p.detach().clone() for p in model.parameters()]
+    weights = [p.detach().clone() for p in model.parameters()]
     means: list[list[torch.Tensor]] = [[torch.zeros(2, 1), torch.zeros(1, 3)], [torch.zeros(2)]]
     steps = adafactor(model)
     for step in range(1, 5):
@@ -59,7 +59,7 @@ def test_adafactor_is_the_papers_algorithm():
         loss.backward()
         steps.step()
         kept = 1 - step**-0.8
-        for weight, mean, p in zip(held, means, model.parameters(), strict=True):
+        for weight, mean, p in zip(weights, means, model.parameters(), strict=True):
             square = p.grad**2
             if weight.ndim == 2:
                 mean[0] = kept * mean[0] + (1 - kept) * square.mean(1, keepdim=True)
@@ -112,7 +112,7 @@ def test_a_gradient_as_small_as_epsilon_takes_half_a_step():
     assert weight.weight.item() == pytest.approx(before - 0.25, rel=1e-9)
 
 
-def test_adam_moves_nothing_before_the_schedule_speaks():
+def test_adam_changes_nothing_before_the_schedule_sets_a_rate():
     model = nn.Linear(3, 2)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = adam(model)
@@ -122,8 +122,30 @@ def test_adam_moves_nothing_before_the_schedule_speaks():
         assert torch.equal(parameter, old)
 
 
-def test_adam_learns_every_weight_of_the_model_and_a_shared_one_once():
+def test_adam_trains_every_weight_of_the_model_and_a_shared_one_once():
     model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5, bias=False))
     model[1].weight = model[0].weight
-    held = [parameter for group in adam(model).param_groups for parameter in group["params"]]
-    assert [id(parameter) for parameter in held] == [id(model[0].weight)]
+    trained = [parameter for group in adam(model).param_groups for parameter in group["params"]]
+    assert [id(parameter) for parameter in trained] == [id(model[0].weight)]
+
+
+def test_a_cosine_rises_to_its_peak_and_falls_to_a_tenth():
+    rates = [cosine(step, 1.0, 10, 100) for step in range(1, 101)]
+    assert rates[4] == 0.5
+    assert rates[9] == max(rates) == 1.0
+    assert rates[54] == pytest.approx(0.55)  # half of the way down
+    assert rates[-1] == pytest.approx(0.1)
+    assert rates[9:] == sorted(rates[9:], reverse=True)
+
+
+def test_weights_decay_and_biases_do_not():
+    layer = nn.Linear(3, 3)
+    weight, bias = (p.detach().clone() for p in layer.parameters())
+    optimizer = adam(layer, weight_decay=0.5)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1
+    for p in layer.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    torch.testing.assert_close(layer.weight.detach(), weight * 0.95)
+    assert torch.equal(layer.bias.detach(), bias)

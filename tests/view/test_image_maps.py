@@ -272,7 +272,7 @@ def run(tmp_path, monkeypatch) -> Path:
 def save_run(folder: Path, predictor: ImageClassifier | ImageGenerator, labels: tuple[str, ...] = ()) -> None:
     files, run = RunFolder(folder), predictor.run
     folder.mkdir()
-    files.describe(run.family, dataclasses.asdict(run.model), "0")
+    files.write_description(run.family, dataclasses.asdict(run.model), "0")
     files.run.write_text(to_toml(run))
     if labels:
         files.write_labels(labels)

@@ -45,7 +45,7 @@ def test_rows_are_output_tokens_and_columns_source_tokens(translator):
     [source] = translator.tokenizer.encode([TEXT])
     cut = len(answer.tokens) == translator.max_answer(len(source))  # then it has no end token
     assert attention.rows == (answer.tokens if cut else [*answer.tokens, "</s>"])
-    assert attention.columns == [*translator.tokenizer.tokens(source), "</s>"]
+    assert attention.columns == [*translator.tokenizer.ids_to_tokens(source), "</s>"]
     assert len(attention.weights) == len(attention.rows)
     assert all(len(row) == len(attention.columns) for row in attention.weights)
 
@@ -63,7 +63,7 @@ def test_rows_sum_to_one(translator, layer, head):
 def test_the_map_is_the_mean_over_all_layers_or_heads_unless_one_is_given(translator, layer, head):
     tokenizer, model = translator.tokenizer, translator.model
     target = translator.translate([TEXT])[0].ids
-    assert tokenizer.tokens(target) == translator.translate([TEXT])[0].tokens
+    assert tokenizer.ids_to_tokens(target) == translator.translate([TEXT])[0].tokens
     with watch(model) as recorded, torch.inference_mode():
         model(pad(tokenizer.encode([TEXT]), tokenizer.special), torch.tensor([[BOS, *target]]))
     cross = torch.stack([recorded[f"decoder.{i}.cross"][0][0] for i in range(DEPTH)])  # (depth, H, Q, K)

@@ -54,9 +54,7 @@ def image_batches(
     """Endless batches of `batch` images, `image` pixels a side, from a position on."""
     _require_side(store.side, image)
     if data.crop >= store.side:
-        raise ValueError(
-            f"data.crop={data.crop} moves images of {store.side} pixels out of sight; use {store.side - 1} or less"
-        )
+        raise ValueError(f"data.crop={data.crop} moves images of {store.side} pixels out of sight; use {store.side - 1} or less")
     for rows, seeds, after in batch_order(stratified_fraction(store.labels, data.fraction), batch, seed, position):
         yield partial(_augmented, store, rows, image, data, seeds), after
 
@@ -70,12 +68,7 @@ def all_image_batches(store: ImageStore, image: int, batch: int, data: ImageData
 
 
 def pixel_batches(
-    store: ImageStore,
-    levels: int,
-    batch: int,
-    seed: int,
-    fraction: float = 1.0,
-    position: DataPosition = DataPosition(),
+    store: ImageStore, levels: int, batch: int, seed: int, fraction: float = 1.0, position: DataPosition = DataPosition()
 ) -> BatchStream[WindowBatch]:
     """Endless batches of `batch` images as pixel ids, from a position on."""
     for rows, _, after in batch_order(stratified_fraction(store.labels, fraction), batch, seed, position):
@@ -88,9 +81,7 @@ def all_pixel_batches(store: ImageStore, levels: int, batch: int) -> Iterator[Wi
         yield _read_pixels(store, np.arange(first, min(first + batch, len(store))), levels)
 
 
-def batch_order(
-    rows: Ints, batch: int, seed: int, position: DataPosition
-) -> Iterator[tuple[Ints, list[int], DataPosition]]:
+def batch_order(rows: Ints, batch: int, seed: int, position: DataPosition) -> Iterator[tuple[Ints, list[int], DataPosition]]:
     """For each batch, endlessly: its rows of (N,), its random seed, and the position after it.
 
     The last batch of an epoch is left out if it is less than half full.
@@ -144,9 +135,7 @@ def _augmented(store: ImageStore, rows: Ints, image: int, data: ImageData, seeds
 
 def _require_side(side: int, image: int) -> None:
     if side < image:
-        raise ValueError(
-            f"images of {side} pixels were stored, the model reads {image}; store them with {image} or more"
-        )
+        raise ValueError(f"images of {side} pixels were stored, the model reads {image}; store {image} or more")
 
 
 def _channels_first(images: Bytes) -> Tensor:

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from regard.config import STRICT, require_max, require_min
+from regard.data.sources import require_one_source
 
 __all__ = ["ImageData", "require_unchanged"]
 
@@ -46,14 +47,8 @@ class ImageData:
             if not value > 0:
                 raise ValueError(f"{key} is {value}; use more than 0, and 1 or less")
         if self.mean and self.std and len(self.mean) != len(self.std):
-            raise ValueError(
-                f"mean has {len(self.mean)} numbers and std {len(self.std)}; give each one for every channel"
-            )
-        if self.source and (self.train or self.valid):
-            key = "train" if self.train else "valid"
-            raise ValueError(
-                f"source={self.source} and {key}={self.train or self.valid} were both given; for own files add data.source="
-            )
+            raise ValueError(f"mean has {len(self.mean)} numbers and std {len(self.std)}; give one for every channel")
+        require_one_source(self.source, self.train, self.valid)
 
 
 def require_unchanged(data: ImageData) -> None:
@@ -61,6 +56,4 @@ def require_unchanged(data: ImageData) -> None:
     default = ImageData()
     for key in CHANGES:
         if getattr(data, key) != getattr(default, key):
-            raise ValueError(
-                f"data.{key}={getattr(data, key)} is for image classification; image generation learns images unchanged"
-            )
+            raise ValueError(f"data.{key}={getattr(data, key)} is for classification; generation reads images unchanged")

@@ -105,13 +105,9 @@ def list_images(folder: Path, least: int = 2) -> ImageFolder:
         (folders if path.is_dir() else skipped).append(path)
     labels = [path.name for path in folders]
     if not labels:
-        raise ValueError(
-            f"{folder} holds no folders; put the images of each class in a folder of their own, such as {folder}/cats"
-        )
+        raise ValueError(f"{folder} holds no folders; put the images of each class in one, such as {folder}/cats")
     if set(labels) <= SPLITS:
-        raise ValueError(
-            f"{folder} holds {', '.join(labels)}, which are not classes; give one of them, such as {folder / labels[0]}"
-        )
+        raise ValueError(f"{folder} holds {', '.join(labels)}, which are splits; give one, such as {folder / labels[0]}")
     files: list[tuple[Path, str]] = []
     for label in labels:
         if label.splitlines() != [label] or not label.strip() or not _is_text(label):
@@ -120,9 +116,7 @@ def list_images(folder: Path, least: int = 2) -> ImageFolder:
         for file in _walk(folder / label):
             (images if file.suffix.lower() in ENDINGS else skipped).append(file)
         if not images:
-            raise ValueError(
-                f"{folder / label} holds no images (.jpg, .png, .webp, …); put some in, or remove the folder"
-            )
+            raise ValueError(f"{folder / label} holds no images (.jpg, .png, .webp, …); put some in, or remove it")
         files += [(file, label) for file in sorted(images, key=lambda file: _relative(file, folder))]
     if len(labels) < least:
         raise ValueError(f"{folder} has one class only, {labels[0]!r}; give images of two or more classes")
@@ -168,9 +162,7 @@ def split_validation(listed: ImageFolder) -> tuple[ImageFolder, ImageFolder]:
     valid = set[Path]()
     for label, hashed in by_class.items():
         if len(hashed) < 2:
-            raise ValueError(
-                f"{listed.folder / label} has one image; wanted two or more, one for validation: add some, or give data.valid"
-            )
+            raise ValueError(f"{listed.folder / label} has one image; add one for validation, or give data.valid")
         valid |= {file for _, file in sorted(hashed)[: max(1, round(len(hashed) / VALID_EVERY))]}
     parts: tuple[list[tuple[Path, str]], list[tuple[Path, str]]] = ([], [])
     for file, label in listed.files:
@@ -191,10 +183,10 @@ def folder_source(listed: ImageFolder, labels: Sequence[str], read: Callable[[Pa
     stamps = [(_relative(file, listed.folder), (s := file.stat()).st_size, s.st_mtime_ns) for file in files]
     ids = np.array([label_ids[label] for _, label in listed.files], dtype=np.int64)
     identity = [str(listed.folder.resolve()), stamps]
-    return ImageSource(str(listed.folder), lambda: _in_order(read, files), ids, identity)
+    return ImageSource(str(listed.folder), lambda: _read_ahead(read, files), ids, identity)
 
 
-def _in_order(read: Callable[[Path], Bytes], files: Iterable[Path]) -> Iterator[Bytes]:
+def _read_ahead(read: Callable[[Path], Bytes], files: Iterable[Path]) -> Iterator[Bytes]:
     """Images read by several threads, in the order of the files; only a few are in memory."""
     threads = os.cpu_count() or 1
     waiting: deque[Future[Bytes]] = deque()

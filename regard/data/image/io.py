@@ -59,7 +59,7 @@ def read_image(file: str | Path | bytes | BinaryIO, channels: int, side: int | N
                 image.draft(None, (2 * side, 2 * side))  # a JPEG can be decoded at a half, a quarter or an eighth
             with _quiet() if image.format == "TIFF" else nullcontext():  # PIL checks its limit again here
                 image.load()
-            turn, plain = _turn(image), _plain(image)
+            turn, plain = _turn(image), _standard_mode(image)
         except Exception as error:  # decoders of damaged files raise any exception
             raise ValueError(_damaged(name, error)) from None
     if side and min(plain.size) >= 4 * side:
@@ -129,7 +129,7 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
             return None
 
 
-def _plain(image: Image.Image) -> Image.Image:
+def _standard_mode(image: Image.Image) -> Image.Image:
     """Convert to one of three modes: L, RGB or RGBA."""
     if image.mode.startswith(("I", "F")):
         return Image.fromarray(_to_8_bits(image))

@@ -24,14 +24,7 @@ from regard.config import nearest
 from regard.data.cache import cached
 from regard.data.files import flush, write_atomic
 from regard.data.image.config import ImageData
-from regard.data.image.folders import (
-    ImageFolder,
-    ImageSource,
-    folder_source,
-    list_images,
-    named_source,
-    split_validation,
-)
+from regard.data.image.folders import ImageFolder, ImageSource, folder_source, list_images, named_source, split_validation
 from regard.data.image.io import Bytes, Ints, read_image, resize_square
 from regard.data.sources import SOURCES
 
@@ -43,6 +36,9 @@ __all__ = [
 FORMAT = 1  # of the files above
 REPORT_EVERY = 50  # images
 NAMED_CLASSES = 20  # named before training
+
+Report = Callable[[str], None]
+Progress = Callable[[str, int], None]
 
 
 class ImageInput(Protocol):
@@ -85,14 +81,7 @@ class ImageDataset(NamedTuple):
     tokenizer: None = None  # of text alone
 
 
-def prepare(
-    data: ImageData,
-    model: ImageInput,
-    report: Callable[[str], None],
-    progress: Callable[[str, int], None],
-    *,
-    labeled: bool,
-) -> ImageDataset:
+def prepare(data: ImageData, model: ImageInput, report: Report, progress: Progress, *, labeled: bool) -> ImageDataset:
     """Store the training and validation images in the size the model's config asks for; own folders are listed once."""
     _require_images(data)
     listed, labels = None, SOURCES[data.source].labels if data.source else ()
@@ -105,15 +94,9 @@ def prepare(
 
 
 def read_split(
-    data: ImageData,
-    model: ImageInput,
-    split: str,
-    report: Callable[[str], None],
-    *,
-    labels: Sequence[str] = (),
-    progress: Callable[[str, int], None] = lambda what, done: None,
-    labeled: bool = True,
-) -> ImageStore:
+    data: ImageData, model: ImageInput, split: str, report: Report, *, labels: Sequence[str] = (),
+    progress: Progress = lambda what, done: None, labeled: bool = True,
+) -> ImageStore:  # fmt: skip
     """Store one split by name, or an own folder; `labels` are the class names by id.
 
     Images for a classifier (`labeled`) are stored larger than its input, for random crops; others in its size.
@@ -123,20 +106,12 @@ def read_split(
 
 
 def _store_split(
-    data: ImageData,
-    model: ImageInput,
-    split: str,
-    listed: ImageFolder | None,
-    report: Callable[[str], None],
-    labels: Sequence[str],
-    progress: Callable[[str, int], None],
-    labeled: bool,
-) -> ImageStore:
+    data: ImageData, model: ImageInput, split: str, listed: ImageFolder | None, report: Report, labels: Sequence[str],
+    progress: Progress, labeled: bool,
+) -> ImageStore:  # fmt: skip
     side = resize_side(data, model.image) if labeled else model.image
     if side < model.image:
-        raise ValueError(
-            f"data.resize={side} is less than the {model.image} pixels that the model reads; use {model.image} or more"
-        )
+        raise ValueError(f"data.resize={side} is less than the model's {model.image} pixels; use {model.image} or more")
     if data.source and (split == "valid" or split in SOURCES[data.source].splits):
         source = named_source(data.source, split, model.channels)
     else:
@@ -154,9 +129,7 @@ def _own_source(
     """Images from own folders; a tenth of the training images is for validation if no other folder is given."""
     path = {"train": data.train, "valid": data.valid or data.train}.get(split, split)
     if not path:
-        raise ValueError(
-            f"no {split} data; give data.{split}=FOLDER, which holds a folder of images for each class, or data.source=NAME"
-        )
+        raise ValueError(f"no {split} data; give data.{split}=FOLDER with a folder for each class, or data.source=NAME")
     folder = Path(path).expanduser()
     if data.source and not folder.exists():
         has = SOURCES[data.source].splits
@@ -180,7 +153,7 @@ def _require_images(data: ImageData) -> None:
         )
 
 
-def _report_folder(listed: ImageFolder, report: Callable[[str], None]) -> None:
+def _report_folder(listed: ImageFolder, report: Report) -> None:
     if listed.skipped:
         kinds = ", ".join(f"{count:,} {ending}" for ending, count in listed.skipped.most_common(5))
         report(f"{listed.folder}: files that are not images regard reads are left out: {kinds}")
@@ -215,15 +188,10 @@ def read_square(data: ImageData, model: ImageInput, side: int, file: Path) -> By
 
 
 def store_images(
-    images: Callable[[], Iterable[Bytes]],
-    labels: Sequence[int] | Ints,
-    name: str,
-    identity: object,
-    side: int,
-    channels: int,
-    progress: Callable[[int], None] = lambda done: None,
+    images: Callable[[], Iterable[Bytes]], labels: Sequence[int] | Ints, name: str, identity: object, side: int,
+    channels: int, progress: Callable[[int], None] = lambda done: None,
     fit: Callable[[Bytes, int], Bytes] = resize_square,
-) -> ImageStore:
+) -> ImageStore:  # fmt: skip
     """Store images in the cache folder, or find them there.
 
     The cache key is `identity` (files, their sizes and times).  Images have any size and the given channels; `fit`

@@ -97,7 +97,7 @@ def _endless(
         while pool < len(pools):
             rng = np.random.default_rng([seed, epoch, pool])
             pairs = store.read(pools[pool])
-            rows = _cut(pairs, tokens, rng.permutation(len(pairs.starts)), ends)
+            rows = _split_by_tokens(pairs, tokens, rng.permutation(len(pairs.starts)), ends)
             rows = [rows[i] for i in rng.permutation(len(rows))]
             for index in range(skip, len(rows)):
                 last = index + 1 == len(rows)
@@ -111,12 +111,12 @@ def _endless(
 def _once(store: PairStore, tokens: int, ends: int, collate: Callable[[Pool], Batch]) -> Iterator[Batch]:
     for first in range(0, store.blocks, POOL):
         pairs = store.read(range(first, min(first + POOL, store.blocks)))
-        for rows in _cut(pairs, tokens, np.arange(len(pairs.starts)), ends):
+        for rows in _split_by_tokens(pairs, tokens, np.arange(len(pairs.starts)), ends):
             yield collate(pairs.take(rows))
         del pairs
 
 
-def _cut(pool: Pool, tokens: int, order: Ints, ends: int) -> list[Ints]:
+def _split_by_tokens(pool: Pool, tokens: int, order: Ints, ends: int) -> list[Ints]:
     """Rows of a pool → batches whose longer side, padded, has at most `tokens` tokens; a longer pair is a batch alone."""
     longer = np.maximum(pool.sources, pool.targets) + ends
     # Pairs of one length go from short sources to short targets, those of the next length back: neighbours are alike.
@@ -132,29 +132,34 @@ def _cut(pool: Pool, tokens: int, order: Ints, ends: int) -> list[Ints]:
     return [order[a:b] for a, b in zip(cuts, [*cuts[1:], len(order)], strict=True)]
 
 
-def _collate_pairs(special: SpecialTokens, pool: Pool) -> PairBatch:
-    tokens, starts, sources, targets = pool
-    source = np.full((len(starts), int(sources.max()) + 1), special.pad, dtype=np.int64)
-    target = np.full((len(starts), int(targets.max()) + 2), special.pad, dtype=np.int64)
-    target[:, 0] = special.bos
-    for i, (start, s, t) in enumerate(zip(starts.tolist(), sources.tolist(), targets.tolist(), strict=True)):
-        source[i, :s] = tokens[start : start + s]
-        source[i, s] = special.eos
-        target[i, 1 : 1 + t] = tokens[start + s : start + s + t]
-        target[i, 1 + t] = special.eos
+def _collate_pairs(special: SpecialTokens, pairs: Pool) -> PairBatch:
+    source, target = _sides(pairs)
+    source, target = _pad_rows(source, pairs.sources, special, 0), _pad_rows(target, pairs.targets, special, 1)
     return PairBatch(torch.from_numpy(source), torch.from_numpy(target), special.pad)
 
 
-def _collate_texts(special: SpecialTokens, pool: Pool) -> LabeledBatch:
-    tokens, starts, lengths, _ = pool
-    text = np.full((len(starts), int(lengths.max()) + 2), special.pad, dtype=np.int64)
-    text[:, 0] = special.bos
-    for i, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
-        text[i, 1 : 1 + length] = tokens[start : start + length]
-        text[i, 1 + length] = special.eos
-    mask = np.arange(text.shape[1]) < lengths[:, None] + 2  # not `text != pad`: the end token may also be the padding
-    label = tokens[starts + lengths].astype(np.int64)
+def _collate_texts(special: SpecialTokens, pairs: Pool) -> LabeledBatch:
+    tokens, label = _sides(pairs)
+    text = _pad_rows(tokens, pairs.sources, special, 1)
+    mask = np.arange(text.shape[1]) < pairs.sources[:, None] + 2  # not `text != pad`: the end token may be the padding
     return LabeledBatch(torch.from_numpy(text), torch.from_numpy(mask)[:, None, None], torch.from_numpy(label))
+
+
+def _sides(pairs: Pool) -> tuple[Ints, Ints]:
+    """All source tokens, and all target tokens, of pairs that lie one after the other."""
+    lengths = np.stack((pairs.sources, pairs.targets), 1).ravel()
+    in_source = np.repeat(np.arange(len(lengths)) % 2 == 0, lengths)
+    tokens = pairs.tokens.astype(np.int64)
+    return tokens[in_source], tokens[~in_source]
+
+
+def _pad_rows(tokens: Ints, lengths: Ints, special: SpecialTokens, starts: int) -> Ints:
+    """Tokens of rows of the given lengths → (B, T), each with `starts` start tokens, its end token, then padding."""
+    table = np.full((len(lengths), int(lengths.max()) + starts + 1), special.pad, dtype=np.int64)
+    table[:, :starts] = special.bos
+    table[:, starts:][np.arange(table.shape[1] - starts) < lengths[:, None]] = tokens
+    table[np.arange(len(lengths)), lengths + starts] = special.eos
+    return table
 
 
 def pad(sentences: list[list[int]], special: SpecialTokens) -> Tensor:

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from regard.config import STRICT, require_max, require_min
+from regard.data.sources import require_one_source
 
 __all__ = ["TextData"]
 
@@ -31,8 +32,4 @@ class TextData:
         require_min(1, vocab=self.vocab, pairs=self.pairs)
         require_min(2, max_len=self.max_len)
         require_max(65_535, max_len=self.max_len)
-        if self.source and (self.train or self.valid):
-            key = "train" if self.train else "valid"
-            raise ValueError(
-                f"source={self.source} and {key}={self.train or self.valid} were both given; for own files add data.source="
-            )
+        require_one_source(self.source, self.train, self.valid)

@@ -55,11 +55,11 @@ def prepare_pairs(
     `special` are further special tokens; `check` may refuse an existing tokenizer before the corpus is encoded.
     """
     require_kind(data, kinds, task, mixed=True)
-    train, _ = _find_splits(data)
+    train, _ = find_split(data, "train"), find_split(data, "valid")  # both must exist before work starts
     what = "source and target on each line"
     tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, train.pairs, what, special, progress, check)
     stores = [encode_pairs_split(data, split, tokenizer, report, progress) for split in ("train", "valid")]
-    return TextDataset(tokenizer, stores[0], stores[1], _samples(data, tokenizer))
+    return TextDataset(tokenizer, stores[0], stores[1], _sample_pairs(data, tokenizer))
 
 
 def prepare_text(
@@ -68,9 +68,10 @@ def prepare_text(
 ) -> TextDataset:  # fmt: skip
     """Prepare one plain text; `extra_tokens` are the mask token or the sentinels that the task needs."""
     require_kind(data, ("text",), task)
-    train, valid = _find_splits(data)
-    lines = lambda: ((piece,) for piece in train.text())  # noqa: E731
-    tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, lines, "text in it", extra_tokens, progress, check)
+    train, valid = find_split(data, "train"), find_split(data, "valid")
+    tokenizer = _prepare_tokenizer(
+        data, tokenizer_file, train.name, lambda: zip(train.text()), "text in it", extra_tokens, progress, check
+    )
     stores = [encode_text_split(data, split, tokenizer, report, progress) for split in ("train", "valid")]
     return TextDataset(tokenizer, stores[0], stores[1], [], text_sample=_prompt(valid.text()))
 
@@ -81,17 +82,14 @@ def prepare_labeled(
 ) -> TextDataset:  # fmt: skip
     """Prepare labelled texts; the tokenizer is trained on the texts alone."""
     require_kind(data, ("labels",), task)
-    train, _ = _find_splits(data)
-    texts = lambda: (pair[:1] for pair in train.pairs())  # noqa: E731
-    what = "text and class on each line"
-    tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, texts, what, (), progress, check)
+    train, _ = find_split(data, "train"), find_split(data, "valid")
+    tokenizer = _prepare_tokenizer(
+        data, tokenizer_file, train.name, lambda: (pair[:1] for pair in train.pairs()), "text and class on each line", (),
+        progress, check,
+    )  # fmt: skip
     labels = SOURCES[data.source].labels if data.source in SOURCES else _find_classes(train, report)
     stores = [encode_labeled_split(data, split, tokenizer, report, progress, labels) for split in ("train", "valid")]
-    return TextDataset(tokenizer, stores[0], stores[1], _samples(data, tokenizer), labels)
-
-
-def _find_splits(data: TextData) -> tuple[Split, Split]:
-    return find_split(data, "train"), find_split(data, "valid")
+    return TextDataset(tokenizer, stores[0], stores[1], _sample_pairs(data, tokenizer), labels)
 
 
 def _prepare_tokenizer(
@@ -108,9 +106,7 @@ def _prepare_tokenizer(
             raise ValueError(f"{name} is empty; give a file with {what}")
         stride = 1 if data.tokenizer == "characters" else -(-total // MAX_EXAMPLES)  # every character must be read
         lines = chain.from_iterable(islice(examples(), 0, None, stride))
-        known = (
-            line.replace(UNKNOWN, "") for line in lines
-        )  # it must not become a token: it encodes as the unknown one
+        known = (line.replace(UNKNOWN, "") for line in lines)  # no token of its own: it is read as the unknown token
         train_tokenizer(known, data.tokenizer, data.vocab, extra).save(file)
     tokenizer = Tokenizer.load(file)
     check(tokenizer)
@@ -129,9 +125,7 @@ def require_special(
     elif pad and special.pad == special.eos:
         lacks = "<pad>"
     if lacks:
-        raise ValueError(
-            f"the tokenizer {file} has no {lacks}, which task {task} needs; initialize from another run, or from none"
-        )
+        raise ValueError(f"the tokenizer {file} has no {lacks}, which task {task} needs; init from another run, or none")
 
 
 def encode_pairs_split(
@@ -196,7 +190,7 @@ def _find_classes(train: Split, report: Report) -> tuple[str, ...]:
     return tuple(sorted(counts))
 
 
-def _samples(data: TextData, tokenizer: Tokenizer) -> list[Pair]:
+def _sample_pairs(data: TextData, tokenizer: Tokenizer) -> list[Pair]:
     """A few validation pairs that fit the model, from each set of a mixture."""
     names, found = source_names(data), list[Pair]()
     for name in names:

@@ -50,9 +50,7 @@ def corrupt_spans(text: Ints, sentinels: Sequence[int], rng: np.random.Generator
     if length < 2:
         raise ValueError(f"a text of {length} tokens has no span to spare; give 2 or more")
     if len(sentinels) < 2:
-        raise ValueError(
-            f"{len(sentinels)} sentinels cannot mark a span and its end; wanted <extra_id_0>, <extra_id_1>, …"
-        )
+        raise ValueError(f"{len(sentinels)} sentinels cannot mark a span and its end; use <extra_id_0>, <extra_id_1> …")
     cut = min(max(round(length * rate), 1), length - 1)
     spans = min(max(round(cut / mean), 1), cut, length - cut, len(sentinels) - 1)
     inside, outside = _partition(cut, spans, rng), _partition(length - cut, spans, rng)

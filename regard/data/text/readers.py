@@ -1,6 +1,6 @@
 """Text from files, plain or .gz, always streamed: parallel (TSV, JSONL, or two line-aligned files), labelled, or plain.
 
-A labelled text is a pair too: the text, and the name of its class.
+A labelled text is a pair too: the text and the name of its class.
 """
 
 import json
@@ -12,7 +12,7 @@ from regard.data.files import read_lines, read_pieces
 
 __all__ = ["Pair", "read_fraction", "read_labeled", "read_pairs", "read_text"]
 
-PIECE = 1 << 16  # bytes; a longer line comes in several pieces: some large texts are one line
+PIECE = 1 << 16  # bytes; a longer line comes in several pieces: some large texts have no line ends
 
 Pair = tuple[str, str]  # source and target, or text and class
 
@@ -57,9 +57,7 @@ def _jsonl(file: Path, columns: str) -> Iterator[Pair]:
                 f"{file} line {number} needs text under {source!r} and {target!r}, it has {keys}; name its keys in data.columns"
             )
         if any("\ud800" <= character <= "\udfff" for character in left + right):
-            raise ValueError(
-                f"{file} line {number} holds half a character (a lone surrogate such as \\ud800); mend the JSON"
-            )
+            raise ValueError(f"{file} line {number} holds half a character (a surrogate such as \\ud800); fix the JSON")
         yield left, right
 
 
@@ -67,20 +65,18 @@ def _aligned(source: Path, target: Path) -> Iterator[Pair]:
     for number, (left, right) in enumerate(zip_longest(read_lines(source), read_lines(target)), 1):
         if left is None or right is None:
             short, long = (source, target) if left is None else (target, source)
-            raise ValueError(
-                f"{short} ends after line {number - 1}, {long} goes on; the two must have the same number of lines"
-            )
+            raise ValueError(f"{short} ends after line {number - 1}, {long} goes on; give files of the same length")
         yield left, right
 
 
 def read_text(files: list[Path]) -> Iterator[str]:
-    """Stream a plain text, line by line with the line ends: the pieces joined are the very text."""
+    """Stream a plain text, line by line with the line ends: the pieces joined are the text."""
     for file in files:
         yield from read_pieces(file, PIECE)
 
 
 def read_fraction(files: list[Path], first: int, last: int) -> Iterator[str]:
-    """Stream the part of a plain text from `first` to `last` per cent of its characters."""
+    """Stream a plain text from `first` to `last` percent of its characters."""
     total = sum(map(len, read_text(files)))
     start, stop, at = total * first // 100, total * last // 100, 0
     for piece in read_text(files):
@@ -90,11 +86,9 @@ def read_fraction(files: list[Path], first: int, last: int) -> Iterator[str]:
 
 
 def read_labeled(file: Path, names: Sequence[str]) -> Iterator[Pair]:
-    """Stream the labelled texts of a TSV file: the number of the class first, then the columns of the text."""
+    """Stream the labelled texts of a TSV file: the id of the class first, then the columns of the text."""
     for number, line in enumerate(read_lines(file), 1):
         label, *columns = line.split("\t")
         if not columns or not label.isdecimal() or int(label) >= len(names):
-            raise ValueError(
-                f"{file} line {number} begins with {label!r}; wanted a class, 0 to {len(names) - 1}, a tab, and the text"
-            )
+            raise ValueError(f"{file} line {number} has class {label!r}; wanted 0 to {len(names) - 1}, a tab, and the text")
         yield ". ".join(columns), names[int(label)]

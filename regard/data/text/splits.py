@@ -47,9 +47,7 @@ def find_split(data: TextData, split: str, only: str = "") -> Split:
                 f"for own files set data.train and data.valid"
             )
     if data.prefixed and not names:
-        raise ValueError(
-            "data.prefixed is for named data sets; in files of your own write the prefix before each sentence"
-        )
+        raise ValueError("data.prefixed is for named data sets; in own files write the prefix before each sentence")
     if names and all(split in ("train", "valid") or split in _splits(name) for name in names):
         _require_choices(data)
         parts = [_named(name, data, split) for name in names]
@@ -126,9 +124,8 @@ def _named(name: str, data: TextData, split: str) -> Split:
         part = source.parts.get(split)
         text = (lambda: read_fraction(files, *part)) if part else found.text
         shown = (lambda: (piece.replace(source.unknown, UNKNOWN) for piece in text())) if source.unknown else text
-        return found._replace(
-            text=shown, identity=[found.identity, part, source.unknown], pairs=partial(_no_pairs, name)
-        )
+        identity = [found.identity, part, source.unknown]
+        return found._replace(text=shown, identity=identity, pairs=partial(_no_pairs, name))
     return found._replace(text=partial(_no_text, name))
 
 

@@ -28,29 +28,22 @@ from regard.data.text.readers import Pair
 from regard.data.text.tokenizer import Tokenizer
 
 __all__ = [
-    "BLOCK",
-    "UNKNOWN",
-    "Ints",
-    "PairStore",
-    "Pool",
-    "TextStore",
-    "encode_labeled",
-    "encode_pairs",
-    "encode_text",
-]
+    "BLOCK", "UNKNOWN", "Ints", "PairStore", "Pool", "TextStore", "Tokens", "encode_labeled", "encode_pairs", "encode_text",
+]  # fmt: skip
 
 BLOCK = 4096  # pairs read together
 CHUNK = 1 << 18  # characters of a plain text encoded together
 UNKNOWN = "⁇"  # a word that a data set has removed; encoded as the unknown token
 
 Ints = npt.NDArray[np.int64]
+Tokens = npt.NDArray[np.unsignedinteger]
 Encoded = tuple[list[int], list[int]]  # source and target ids of a pair
 
 
 class Pool(NamedTuple):
     """Pairs in memory: one row of tokens, and the position of each pair in it."""
 
-    tokens: npt.NDArray[np.unsignedinteger]
+    tokens: Tokens
     starts: Ints  # position of each pair's source; its target follows
     sources: Ints  # length of each source
     targets: Ints  # length of each target
@@ -103,22 +96,16 @@ class TextStore:
         self.folder = folder
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
         self.digest: str = about["digest"]
-        self.tokens: npt.NDArray[np.unsignedinteger] = np.memmap(
-            folder / "tokens.bin", dtype=np.dtype(about["dtype"]), mode="r"
-        )
+        self.tokens: Tokens = np.memmap(folder / "tokens.bin", dtype=np.dtype(about["dtype"]), mode="r")
 
     def __len__(self) -> int:
         return len(self.tokens)
 
 
 def encode_pairs(
-    pairs: Callable[[], Iterator[Pair]],
-    name: str,
-    identity: object,
-    tokenizer: Tokenizer,
-    max_len: int,
+    pairs: Callable[[], Iterator[Pair]], name: str, identity: object, tokenizer: Tokenizer, max_len: int,
     progress: Callable[[int], None] = lambda done: None,
-) -> PairStore:
+) -> PairStore:  # fmt: skip
     """Encode a corpus into the cache folder, or find it there.
 
     The cache key is `identity` (files, their sizes and times, options) and the tokenizer.  Pairs with an empty side or
@@ -130,20 +117,15 @@ def encode_pairs(
             sources, targets = (tokenizer.encode(side) for side in zip(*lines, strict=True))
             return zip(sources, targets, strict=True)
 
-        _write(folder, pairs(), name, _dtype(tokenizer), max_len, encode, progress)
+        _write_pairs(folder, pairs(), name, _dtype(tokenizer), max_len, encode, progress)
 
     return PairStore(cached([BLOCK, identity, tokenizer.digest, max_len], write))
 
 
 def encode_labeled(
-    pairs: Callable[[], Iterator[Pair]],
-    labels: Sequence[str],
-    name: str,
-    identity: object,
-    tokenizer: Tokenizer,
-    max_len: int,
-    progress: Callable[[int], None] = lambda done: None,
-) -> PairStore:
+    pairs: Callable[[], Iterator[Pair]], labels: Sequence[str], name: str, identity: object, tokenizer: Tokenizer,
+    max_len: int, progress: Callable[[int], None] = lambda done: None,
+) -> PairStore:  # fmt: skip
     """Encode labelled texts; a text of more than `max_len` tokens is cut to `max_len` and counted as too long."""
     label_ids = {label: index for index, label in enumerate(labels)}
 
@@ -158,21 +140,18 @@ def encode_labeled(
             texts = tokenizer.encode([text for text, _ in lines])
             return ((ids, [label_ids[label]]) for ids, (_, label) in zip(texts, lines, strict=True))
 
-        _write(folder, pairs(), name, _dtype(tokenizer), max_len, encode, progress, cut=True)
+        _write_pairs(folder, pairs(), name, _dtype(tokenizer), max_len, encode, progress, cut=True)
 
     return PairStore(cached([BLOCK, identity, tokenizer.digest, max_len, "labels", list(labels)], write))
 
 
-def _write(folder: Path, pairs: Iterator[Pair], name: str, dtype: "np.dtype[np.unsignedinteger]", max_len: int,
+def _write_pairs(folder: Path, pairs: Iterator[Pair], name: str, dtype: "np.dtype[np.unsignedinteger]", max_len: int,
            encode: Callable[[list[Pair], int], Iterator[Encoded]], progress: Callable[[int], None],
            cut: bool = False) -> None:  # fmt: skip
     """Stream pairs to a folder; `encode` gets pairs and the count before them; long pairs are left out, or `cut`."""
     digest, kept, done, too_long, empty, offset = hashlib.sha256(), 0, 0, 0, 0, 0
-    with (
-        open(folder / "tokens.bin", "wb") as t,
-        open(folder / "lengths.bin", "wb") as n,
-        open(folder / "blocks.bin", "wb") as b,
-    ):
+    files = [folder / name for name in ("tokens.bin", "lengths.bin", "blocks.bin")]
+    with open(files[0], "wb") as t, open(files[1], "wb") as n, open(files[2], "wb") as b:
         while lines := list(islice(pairs, BLOCK)):
             row: list[int] = []
             lengths: list[int] = []
@@ -201,19 +180,16 @@ def _write(folder: Path, pairs: Iterator[Pair], name: str, dtype: "np.dtype[np.u
         what, sides = ("labelled text", "text and class") if cut else ("sentence pair", "source and target")
         why = f": {empty} pairs have an empty side, {too_long} more than {max_len} tokens" if done else ""
         raise ValueError(f"{name} holds no {what} to use{why}; give a file with {sides} on each line")
-    for file in ("tokens.bin", "lengths.bin", "blocks.bin"):
-        flush(folder / file)
+    for file in files:
+        flush(file)
     about = {"pairs": kept, "too_long": too_long, "empty": empty, "digest": digest.hexdigest(), "dtype": dtype.name}
     write_atomic(folder / "about.json", json.dumps(about).encode())
 
 
 def encode_text(
-    pieces: Callable[[], Iterator[str]],
-    name: str,
-    identity: object,
-    tokenizer: Tokenizer,
+    pieces: Callable[[], Iterator[str]], name: str, identity: object, tokenizer: Tokenizer,
     progress: Callable[[int], None] = lambda done: None,
-) -> TextStore:
+) -> TextStore:  # fmt: skip
     """Encode a plain text, line by line, into one row of tokens; `progress` gets the number of tokens so far.
 
     If the tokenizer drops line ends, each non-empty line ends with the end token instead.

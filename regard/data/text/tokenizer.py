@@ -1,9 +1,9 @@
-"""Text ↔ token numbers, trained and run by `tokenizers`.
+"""Text ↔ token ids, trained and run by `tokenizers`.
 
-- `bpe`: pieces of words, ▁ for a space; one vocabulary for both languages; it knows no line ends;
-- `bytes`: pieces of words made of bytes, as GPT-2's; any text comes back exactly, nothing is unknown;
-- `wordpiece`: pieces of lower-cased words, ## inside a word, as BERT's;
-- `characters`: every character is a token, a line end too.
+- `bpe`: subwords, ▁ for a space; one vocabulary for both languages; line ends are dropped;
+- `bytes`: byte-level subwords, as GPT-2's; any text round-trips exactly, nothing is unknown;
+- `wordpiece`: lower-cased subwords, ## inside a word, as BERT's;
+- `characters`: every character is a token, including line ends.
 """
 
 import hashlib
@@ -20,45 +20,34 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from regard.config import nearest
 from regard.data.files import write_atomic
 
-__all__ = [
-    "BOS",
-    "EOS",
-    "KINDS",
-    "PAD",
-    "SENTINELS",
-    "UNK",
-    "SpecialTokens",
-    "Tokenizer",
-    "train_bpe",
-    "train_tokenizer",
-]
+__all__ = ["BOS", "EOS", "KINDS", "PAD", "SENTINELS", "UNK", "SpecialTokens", "Tokenizer", "train_bpe", "train_tokenizer"]
 
-PAD, BOS, EOS, UNK = 0, 1, 2, 3  # of our own, wordpiece too
+PAD, BOS, EOS, UNK = 0, 1, 2, 3  # ids in tokenizers trained here
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 BERTS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
-SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))  # T5's: each stands for a span that was cut out
+SENTINELS = tuple(f"<extra_id_{index}>" for index in range(100))  # T5's: each replaces a span
 KINDS = ("bpe", "bytes", "wordpiece", "characters")
 
-# A word keeps the space before it (▁bike) and a punctuation mark stands alone, so "bike." and "bike" share a token
-# and decoding gives back the very text: no detokenizer needed.
+# A word keeps the space before it (▁bike) and punctuation is separate, so "bike." and "bike" share a token and
+# decoding restores the text: no detokenizer needed.
 PIECES = Regex(r"▁?\p{P}|▁?[^▁\p{P}]+|▁")
 
 
 class SpecialTokens(NamedTuple):
-    """The numbers of the tokens that are no text."""
+    """The ids of the tokens that are not text."""
 
-    pad: int  # fills a row
-    bos: int  # starts a text
-    eos: int  # ends it
-    unk: int  # stands for what the vocabulary lacks
-    mask: int | None  # hides a token
-    sentinels: tuple[int, ...]  # each stands for a span that was cut out
+    pad: int
+    bos: int  # start of a text
+    eos: int  # end of a text
+    unk: int  # not in the vocabulary
+    mask: int | None
+    sentinels: tuple[int, ...]  # each replaces a span
 
 
 def train_tokenizer(lines: Iterable[str], kind: str, vocab: int, extra: Sequence[str] = ()) -> "Tokenizer":
-    """Learn a tokenizer of `vocab` tokens from lines of text; more if there are more different characters.
+    """Train a tokenizer of `vocab` tokens on lines of text; more if there are more different characters.
 
-    `extra` are further special tokens; they come right after the usual ones.
+    `extra` are further special tokens, with the ids after the usual ones.
     """
     train = {"bpe": train_bpe, "bytes": _train_bytes, "wordpiece": _train_wordpiece, "characters": _train_characters}
     if kind not in train:
@@ -67,14 +56,14 @@ def train_tokenizer(lines: Iterable[str], kind: str, vocab: int, extra: Sequence
 
 
 def train_bpe(lines: Iterable[str], vocab: int, extra: Sequence[str] = ()) -> "Tokenizer":
-    """Learn a byte-pair encoding: pieces of words, the frequent ones whole."""
+    """Train a byte-pair encoding: subwords, frequent words whole."""
     special = [*SPECIAL, *extra]
     inner = tokenizers.Tokenizer(models.BPE(unk_token=SPECIAL[UNK]))
     inner.normalizer = normalizers.Sequence([
         normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()
     ])  # fmt: skip
     pieces = [pre_tokenizers.Metaspace(split=False), pre_tokenizers.Split(PIECES, "isolated")]
-    # "<unk>" in the text falls apart after its "<" while learning, lest a merge builds that name and text could spell it.
+    # In training "<unk>" in the text is split after its "<": no merge may build the name of a special token.
     names = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in special)
     inner.pre_tokenizer = pre_tokenizers.Sequence([*pieces, pre_tokenizers.Split(Regex(names), "merged_with_previous")])
     trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=special, show_progress=False)
@@ -86,38 +75,38 @@ def train_bpe(lines: Iterable[str], vocab: int, extra: Sequence[str] = ()) -> "T
 
 def _train_bytes(lines: Iterable[str], vocab: int, extra: Sequence[str]) -> "Tokenizer":
     inner = tokenizers.Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # "<", "unk", ">": no merge builds a name
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=False
+    )  # "<", "unk", ">": no merge builds the name of a special token
     inner.decoder = decoders.ByteLevel()
-    # A word has the space before it inside, and so has what hides a word.
+    # A word includes the space before it, and so does the token that masks it.
     special = [*SPECIAL, *(tokenizers.AddedToken(token, lstrip=True, special=True) for token in extra)]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
     inner.train_from_iterator(lines, trainer)
     return Tokenizer(inner)
 
 
 def _train_wordpiece(lines: Iterable[str], vocab: int, extra: Sequence[str]) -> "Tokenizer":
-    """Learn BERT's word pieces, from a byte-pair encoding: the library's own trainer finds others every time it runs."""
+    """Train BERT's word pieces by byte-pair encoding: the library's own trainer is not deterministic."""
     learner = tokenizers.Tokenizer(models.BPE())
     learner.normalizer = normalizers.BertNormalizer(lowercase=True)
     learner.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
     ])  # fmt: skip
-    most = 2 * vocab + 1000  # some pieces come out twice, as ▁b and b
-    learner.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=most, show_progress=False))
-    numbers = learner.get_vocab()
-    learnt = sorted(numbers, key=numbers.__getitem__)
-    letters = [piece for piece in learnt if len(piece) == 1 and piece != "▁"]
-    pieces = [piece[1:] if piece[0] == "▁" else f"##{piece}" for piece in learnt if piece != "▁"]
+    size = 2 * vocab + 1000  # some pieces appear twice, as ▁b and b
+    learner.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=size, show_progress=False))
+    ids = learner.get_vocab()
+    learned = sorted(ids, key=ids.__getitem__)
+    letters = [piece for piece in learned if len(piece) == 1 and piece != "▁"]
+    pieces = [piece[1:] if piece[0] == "▁" else f"##{piece}" for piece in learned if piece != "▁"]
     special = dict.fromkeys([*BERTS, *extra])
     needed = dict.fromkeys([*special, *letters, *(f"##{c}" for c in letters)])
     chosen = list(dict.fromkeys([*needed, *pieces]))[: max(vocab, len(needed))]
     inner = tokenizers.Tokenizer(models.WordPiece({t: n for n, t in enumerate(chosen)}, unk_token=BERTS[UNK]))
     inner.normalizer, inner.pre_tokenizer = learner.normalizer, pre_tokenizers.BertPreTokenizer()
     inner.decoder = decoders.WordPiece()
-    inner.post_processor = processors.TemplateProcessing(  # what other libraries put around a text; we do it in batches
+    inner.post_processor = processors.TemplateProcessing(  # for other libraries; here batches add these tokens
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", BOS), ("[SEP]", EOS)]
     )
     inner.add_special_tokens([*special])
@@ -129,18 +118,18 @@ def _train_characters(lines: Iterable[str], vocab: int, extra: Sequence[str]) ->
     found = {"\n"}
     for line in lines:
         found.update(line)
-    numbers = {token: number for number, token in enumerate([*special, *sorted(found)])}
-    inner = tokenizers.Tokenizer(models.BPE(numbers, [], unk_token=SPECIAL[UNK]))  # a BPE without merges
+    ids = {token: index for index, token in enumerate([*special, *sorted(found)])}
+    inner = tokenizers.Tokenizer(models.BPE(ids, [], unk_token=SPECIAL[UNK]))  # a BPE without merges
     inner.decoder = decoders.Fuse()
     inner.add_special_tokens(special)
     return Tokenizer(inner)
 
 
 class Tokenizer:
-    """A trained tokenizer, ours or one of Hugging Face's; text can never spell its special tokens."""
+    """A trained tokenizer, ours or one of Hugging Face's; text never encodes to special tokens."""
 
     def __init__(self, inner: tokenizers.Tokenizer):
-        inner.no_truncation()  # lengths are our own affair
+        inner.no_truncation()  # batches handle lengths
         inner.no_padding()
         inner.encode_special_tokens = True  # "</s>" typed by a user is text, not the end of the sentence
         self._inner = inner
@@ -154,7 +143,7 @@ class Tokenizer:
             raise ValueError(f"cannot read the tokenizer {file}: {error}") from None
         found = cls(inner)
         try:
-            _ = found.special  # looked for now, not in the midst of training
+            _ = found.special  # fail now, not during training
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from None
         return found
@@ -165,26 +154,26 @@ class Tokenizer:
 
     @property
     def vocab(self) -> int:
-        """How many tokens there are."""
+        """Size of the vocabulary."""
         return self._inner.get_vocab_size()
 
     @property
     def digest(self) -> str:
-        """A fingerprint: equal only for equal tokenizers."""
+        """A hash: equal only for equal tokenizers."""
         return hashlib.sha256(self._inner.to_str().encode()).hexdigest()
 
     @cached_property
     def special(self) -> SpecialTokens:
-        """The special tokens, found by their names; one that is missing is stood in for by another.
+        """The special tokens, found by name; another token substitutes a missing one.
 
-        A token that is flagged as special goes before a piece of text that is only called so.
+        A token flagged as special takes precedence over a piece of text with the same name.
         """
         added = self._inner.get_added_tokens_decoder().items()
-        flagged = {token.content: number for number, token in added if token.special}
+        flagged = {token.content: index for index, token in added if token.special}
 
         def find(*names: str) -> int | None:
-            numbers = (*map(flagged.get, names), *map(self._inner.token_to_id, names))
-            return next((number for number in numbers if number is not None), None)
+            ids = (*map(flagged.get, names), *map(self._inner.token_to_id, names))
+            return next((index for index in ids if index is not None), None)
 
         eos = find("</s>", "[SEP]", "<|endoftext|>")
         if eos is None:
@@ -193,11 +182,11 @@ class Tokenizer:
         pad = eos if pad is None else pad  # GPT-2 never pads
         bos = find("<s>", "[CLS]", "<|endoftext|>")
         sentinels: list[int] = []
-        while (number := find(f"<extra_id_{len(sentinels)}>")) is not None:
-            sentinels.append(number)
+        while (index := find(f"<extra_id_{len(sentinels)}>")) is not None:
+            sentinels.append(index)
         return SpecialTokens(
             pad=pad,
-            bos=pad if bos is None else bos,  # T5 and Marian start an answer with it
+            bos=pad if bos is None else bos,  # T5 and Marian start a target with it
             eos=eos,
             unk=eos if unk is None else unk,
             mask=find("[MASK]", "<mask>"),
@@ -206,16 +195,16 @@ class Tokenizer:
 
     @cached_property
     def special_ids(self) -> tuple[int, ...]:
-        """The numbers of all special tokens."""
+        """The ids of all special tokens."""
         return tuple(sorted(n for n, token in self._inner.get_added_tokens_decoder().items() if token.special))
 
     @cached_property
     def keeps_newlines(self) -> bool:
-        """Whether a line end is text to this tokenizer, and not merely a space."""
+        """Whether a line end round-trips, instead of becoming a space."""
         return self.decode(self.encode(["\n"])[0]) == "\n"
 
     def encode(self, lines: Sequence[str], parse_special: bool = False) -> list[list[int]]:
-        """Each line's token numbers, without start or end; with `parse_special` a special token's name is that token."""
+        """The token ids of each line, without start or end; `parse_special` reads names of special tokens as those tokens."""
         try:
             inner = self._parsing_special if parse_special else self._inner
             encoded = inner.encode_batch_fast(list(lines), add_special_tokens=False)
@@ -224,48 +213,46 @@ class Tokenizer:
             if bad is None:
                 raise
             raise ValueError(f"{bad!r} is not UTF-8 text (a lone surrogate); convert it") from None
-        if self._spelt and not parse_special:
-            return [[self.special.unk if number in self._spelt else number for number in line.ids] for line in encoded]
+        if self._spelled and not parse_special:
+            return [[self.special.unk if index in self._spelled else index for index in line.ids] for line in encoded]
         return [line.ids for line in encoded]
 
     @cached_property
     def _parsing_special(self) -> tokenizers.Tokenizer:
-        """A second one, so that threads never see the first change its mind."""
+        """A second tokenizer: toggling the setting of the first would not be thread-safe."""
         inner = tokenizers.Tokenizer.from_str(self._inner.to_str())
         inner.encode_special_tokens = False
         return inner
 
     @cached_property
-    def _spelt(self) -> frozenset[int]:
-        """Special tokens that text could spell none the less: T5's vocabulary has "</s>" as a piece of text too."""
-        names = self.tokens(self.special_ids)
+    def _spelled(self) -> frozenset[int]:
+        """Special tokens that text can still encode to: T5's vocabulary has "</s>" as a piece of text too."""
+        names = self.ids_to_tokens(self.special_ids)
         written = self._inner.encode_batch_fast([*names, *(f"a{name}a" for name in names)], add_special_tokens=False)
-        return frozenset(number for line in written for number in line.ids) & {*self.special_ids} - {self.special.unk}
+        return frozenset(index for line in written for index in line.ids) & {*self.special_ids} - {self.special.unk}
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token numbers; special tokens leave no trace."""
+        """The text of token ids, without special tokens."""
         return self._inner.decode(list(ids), skip_special_tokens=True)
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        """The tokens as they are written in the vocabulary, ▁ for a space, for labels in a picture."""
+    def ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
+        """The tokens as spelled in the vocabulary, ▁ for a space."""
         unknown = self._inner.id_to_token(self.special.unk) or SPECIAL[UNK]
-        return [self._inner.id_to_token(number) or unknown for number in ids]
+        return [self._inner.id_to_token(index) or unknown for index in ids]
 
-    def labels(self, ids: Sequence[int]) -> list[str]:
-        """The tokens for a picture, whatever the kind: ▁ before what begins a word, ⏎ for the end of a line."""
+    def display(self, ids: Sequence[int]) -> list[str]:
+        """The tokens for figures, the same for every kind: ▁ before the start of a word, ⏎ for a line end."""
         known = self._inner.get_vocab()
-        tokens = [
-            ("" if number in self.special_ids else "▁") + token
-            for number, token in zip(ids, self.tokens(ids), strict=True)
-        ]
+        pairs = zip(ids, self.ids_to_tokens(ids), strict=True)
+        tokens = [("" if index in self.special_ids else "▁") + token for index, token in pairs]
         if any(token.startswith("##") for token in known):
             return [token.replace("▁##", "", 1) for token in tokens]
         if "Ġ" in known:
             return [token.replace("▁Ġ", "▁▁", 1).replace("Ċ", "⏎").replace("▁", "", 1) for token in tokens]
         if any(token.startswith("▁") for token in known):
-            return self.tokens(ids)
+            return self.ids_to_tokens(ids)
         return [token.replace("\n", "⏎").replace("▁ ", "▁␣") for token in tokens]
 
-    def ids(self, tokens: Sequence[str]) -> list[int]:
-        """The numbers of tokens as they are written in the vocabulary."""
+    def tokens_to_ids(self, tokens: Sequence[str]) -> list[int]:
+        """The ids of tokens as spelled in the vocabulary."""
         return [self.special.unk if (n := self._inner.token_to_id(token)) is None else n for token in tokens]

@@ -1,6 +1,6 @@
-"""Tasks learnt in seconds: copy, reverse, and a phrasebook of English and Italian made from a small grammar.
+"""Toy tasks learned in seconds: copy, reverse, and an English-Italian phrasebook generated from a small grammar.
 
-A toy's pairs are a function of (name, split): the same on every machine, and no held-out source is in training.
+A toy's pairs are a function of (name, split): the same on every machine; no validation source is in training.
 """
 
 import hashlib
@@ -55,14 +55,9 @@ _NOUNS = {
     "shirt": ("camicia", "f", "shirts", "camicie"),
 }
 _ADJECTIVES = {
-    "red": "ross",
-    "black": "ner",
-    "white": "bianc",
-    "yellow": "giall",
-    "new": "nuov",
-    "old": "vecchi",
-    "small": "piccol",
-}
+    "red": "ross", "black": "ner", "white": "bianc", "yellow": "giall",
+    "new": "nuov", "old": "vecchi", "small": "piccol",
+}  # fmt: skip
 _ENDINGS = {"m": "o", "f": "a", "mp": "i", "fp": "e"}
 _THE = {"m": "il", "f": "la", "mp": "i", "fp": "le"}
 _A = {"m": "un", "f": "una"}
@@ -77,13 +72,13 @@ def _adjective(stem: str, form: str) -> str:
 
 
 def _phrase(rng: random.Random) -> Pair:
-    """One sentence: the adjective moves behind its noun, the object pronoun before its verb, the subject goes away."""
+    """One sentence: Italian puts adjectives after nouns and object pronouns before verbs, and drops the subject."""
     who, verb = rng.choice(list(_WHO)), rng.choice(list(_VERBS))
     she, italian = _VERBS[verb]
     says, dice = (she if who in ("he", "she") else verb), italian.split()[_WHO[who]]
     english_not = "" if rng.random() < 0.8 else ("does not" if who in ("he", "she") else "do not")
     says = f"{english_not} {verb}" if english_not else says
-    when = rng.choice(list(_WHEN) if verb == "love" else list(_WHEN)[:-1])  # one loves very much, one does not buy so
+    when = rng.choice(list(_WHEN) if verb == "love" else list(_WHEN)[:-1])  # "very much" fits only "love"
     if rng.random() < 0.35:
         whom = rng.choice([w for w in _WHOM if (w, who) not in {("me", "I"), ("you", "you"), ("us", "we")}])
         english, before, after = whom, _WHOM[whom], ""
@@ -94,9 +89,8 @@ def _phrase(rng: random.Random) -> Pair:
             noun, nome, form = nouns, nomi, form + "p"
             article, articolo = "the", _THE[form]
         else:
-            article, articolo = (
-                ("the", _THE[form]) if rng.random() < 0.5 else ("an" if adjective == "old" else "a", _A[form])
-            )
+            indefinite = "an" if adjective == "old" else "a"
+            article, articolo = ("the", _THE[form]) if rng.random() < 0.5 else (indefinite, _A[form])
         english = " ".join(filter(None, (article, adjective, noun)))
         stem = _ADJECTIVES.get(adjective)
         before, after = "", " ".join(filter(None, (articolo, nome, _adjective(stem, form) if stem else "")))
@@ -107,18 +101,18 @@ def _phrase(rng: random.Random) -> Pair:
 
 TOYS: dict[str, Callable[[random.Random], Pair]] = {"copy": _copy, "reverse": _reverse, "phrasebook": _phrase}
 
-HELD_OUT = 20  # one source in this many is valid's, and another one test's
+VALID_EVERY = 20  # one source in this many is for validation, and another for test
 
 
 def toy_pairs(name: str, split: str, count: int) -> Iterator[Pair]:
-    """Generate `count` pairs of a toy, sources of `train`, `valid` and `test` apart by their hash."""
+    """Generate `count` pairs of a toy; the hash of a source decides its split."""
     if split not in ("train", "valid", "test"):
         raise ValueError(f"{name} has no split {split!r}; it has train, valid, test")
     rng = random.Random(f"{name} {split}")
     made = 0
     while made < count:
         pair = TOYS[name](rng)
-        bucket = hashlib.sha256(pair[0].encode()).digest()[19] % HELD_OUT
+        bucket = hashlib.sha256(pair[0].encode()).digest()[19] % VALID_EVERY
         if {0: "valid", 1: "test"}.get(bucket, "train") == split:
             made += 1
             yield pair

@@ -12,22 +12,19 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from regard.data.position import BatchStream, DataPosition
 from regard.data.text.batches import PairBatch
 from regard.data.text.masking import corrupt_spans, mask_tokens
-from regard.data.text.store import Ints
+from regard.data.text.store import Ints, Tokens
 from regard.data.text.tokenizer import SpecialTokens
 
 __all__ = [
     "MaskedBatch", "WindowBatch", "all_masked_windows", "all_span_windows", "all_windows", "masked_windows",
     "span_windows", "windows",
 ]  # fmt: skip
-
-Tokens = npt.NDArray[np.unsignedinteger]
 
 VALID_SEED = 0  # evaluation masks the same tokens every time
 
@@ -76,7 +73,7 @@ def all_windows(text: Tokens, length: int, tokens: int) -> Iterator[WindowBatch]
     """Every token but the first predicted once, in order; the last window may be shorter, in a batch of its own."""
     if len(text) < 2:
         raise ValueError(f"a text of {len(text)} tokens has no next token to predict; give a longer text")
-    for starts, size in _in_order(len(text) - 1, length, tokens // length):
+    for starts, size in _sequential(len(text) - 1, length, tokens // length):
         yield _read_windows(text, starts, size + 1)
 
 
@@ -102,7 +99,7 @@ def all_masked_windows(
 ) -> Iterator[MaskedBatch]:
     """The whole text once, in order, with the same tokens masked every time."""
     inside, kept = _between(length), _unmasked(special, special_ids)
-    for index, (starts, size) in enumerate(_in_order(len(text), inside, tokens // length)):
+    for index, (starts, size) in enumerate(_sequential(len(text), inside, tokens // length)):
         batch = _mask(text, starts, size, special, kept, vocab, [VALID_SEED, index])
         if batch.tokens:
             yield batch
@@ -120,7 +117,7 @@ def all_span_windows(text: Tokens, length: int, tokens: int, special: SpecialTok
     """The whole text once, in order, with the same spans cut out every time; a last window of one token is left out."""
     if len(text) < 2:
         raise ValueError(f"a text of {len(text)} tokens has no span to spare; give a longer text")
-    for index, (starts, size) in enumerate(_in_order(len(text), length, tokens // length)):
+    for index, (starts, size) in enumerate(_sequential(len(text), length, tokens // length)):
         if size > 1:
             yield _corrupt(text, starts, size, special, [VALID_SEED, index])
 
@@ -130,9 +127,7 @@ def _order(
 ) -> Iterator[tuple[list[int], Ints, DataPosition]]:
     """For each batch: its random seed, the starts of its `size` windows, `stride` apart, and the position after it."""
     if total < length:
-        raise ValueError(
-            f"a text of {total:,} tokens has no window of {length}; give a longer text, or a smaller data.max_len"
-        )
+        raise ValueError(f"a text of {total:,} tokens has no window of {length}; give more text, or lower data.max_len")
     size = max(1, size)
     epoch, _, skip = position
     while True:
@@ -146,7 +141,7 @@ def _order(
         epoch, skip = epoch + 1, 0
 
 
-def _in_order(total: int, length: int, size: int) -> Iterator[tuple[Ints, int]]:
+def _sequential(total: int, length: int, size: int) -> Iterator[tuple[Ints, int]]:
     """The starts of `size` windows at a time, in order, and their length; a shorter last window comes alone."""
     size = max(1, size)
     whole = np.arange(0, total - length + 1, length)
@@ -159,9 +154,7 @@ def _in_order(total: int, length: int, size: int) -> Iterator[tuple[Ints, int]]:
 
 def _between(length: int) -> int:
     if length < 3:
-        raise ValueError(
-            f"a window of {length} tokens has no room between its start and its end; use data.max_len=3 or more"
-        )
+        raise ValueError(f"a window of {length} tokens has no room between start and end; use data.max_len=3 or more")
     return length - 2
 
 

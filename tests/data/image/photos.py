@@ -1,4 +1,4 @@
-"""Images for tests: noise, smooth ones, and the bytes of their files."""
+"""Images for tests: noise, smooth images, and the bytes of their files."""
 
 import io
 import struct
@@ -33,7 +33,7 @@ def packed(image, kind="PNG", **how):
 
 
 def with_size(png, width, height):
-    """A PNG that says it is of another size."""
+    """A PNG whose header states another size."""
     head = b"IHDR" + struct.pack(">II", width, height) + png[24:29]
     return png[:12] + head + struct.pack(">I", zlib.crc32(head)) + png[33:]
 

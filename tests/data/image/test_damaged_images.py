@@ -11,12 +11,10 @@ from PIL import Image
 
 from regard.data.image.io import read_image, resize_square
 
-# Large ones
+# Large images
 
 
-@pytest.mark.parametrize(
-    "how", [{"compress_level": 1}, {"kind": "TIFF", "compression": "packbits"}], ids=["PNG", "TIFF"]
-)
+@pytest.mark.parametrize("how", [{"compress_level": 1}, {"kind": "TIFF", "compression": "packbits"}], ids=["PNG", "TIFF"])
 def test_100_megapixels_are_read_without_a_warning(how):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -34,7 +32,7 @@ def test_more_than_200_megapixels_are_refused_in_one_line(size):
         read_image(content, 1, name="big.png")
 
 
-def test_reading_leaves_the_limit_and_the_warnings_of_pil_as_they_were(monkeypatch):
+def test_reading_restores_the_pixel_limit_and_warnings_of_pil(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 12)
     before = list(warnings.filters)
     read_image(packed(noise()), 3)
@@ -45,7 +43,7 @@ def test_reading_leaves_the_limit_and_the_warnings_of_pil_as_they_were(monkeypat
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_a_large_photo_is_read_smaller_if_it_is_to_be_small_and_looks_the_same(kind):
+def test_a_large_photo_is_decoded_smaller_for_a_small_square_that_looks_the_same(kind):
     photo = packed(smooth(900, 1500), kind)
     whole, less = read_image(photo, 3), read_image(photo, 3, side=50)
     assert whole.shape == (900, 1500, 3)
@@ -53,7 +51,7 @@ def test_a_large_photo_is_read_smaller_if_it_is_to_be_small_and_looks_the_same(k
     assert apart(resize_square(whole, 50), resize_square(less, 50)) < 8
 
 
-def test_a_large_jpeg_is_never_decoded_whole_if_it_is_to_be_small(monkeypatch):
+def test_a_large_jpeg_is_never_decoded_whole_for_a_small_square(monkeypatch):
     monkeypatch.setattr(Image.Image, "reduce", lambda *_: pytest.fail("it was made smaller afterwards"))
     assert read_image(packed(smooth(900, 1500), "JPEG"), 3, side=50).shape == (113, 188, 3)  # an eighth
 
@@ -64,7 +62,7 @@ def test_a_small_image_is_never_made_smaller_than_twice_the_side_wanted(side):
     assert min(ours.shape[:2]) >= min(40, 2 * side)
 
 
-# What is no image
+# Unreadable files
 
 
 def damaged(name):
@@ -98,7 +96,7 @@ def damaged(name):
     ("drawing.jpg", "not a readable image"), ("photo.heic", "save it as JPEG"),
 ])  # fmt: skip
 @pytest.mark.parametrize("side", [None, 8])
-def test_what_cannot_be_read_is_named_in_one_line(tmp_path, name, why, side):
+def test_an_unreadable_image_is_named_in_one_line(tmp_path, name, why, side):
     (tmp_path / name).write_bytes(damaged(name))
     with pytest.raises(ValueError, match=re.escape(why)) as error:
         read_image(tmp_path / name, 3, side)
@@ -107,7 +105,7 @@ def test_what_cannot_be_read_is_named_in_one_line(tmp_path, name, why, side):
     assert ";" in str(error.value)  # and says what to do
 
 
-def test_what_is_no_file_is_named_in_one_line(tmp_path):
+def test_a_path_that_is_not_a_file_is_named_in_one_line(tmp_path):
     with pytest.raises(ValueError, match=f"^no file {tmp_path}/lost.png; check the path$"):
         read_image(tmp_path / "lost.png", 3)
     with pytest.raises(ValueError, match=f"^{tmp_path} is a folder; give an image file$"):
@@ -130,9 +128,9 @@ def test_a_damaged_file_is_read_or_refused_in_one_line(kind, data):
     for _ in range(data.draw(st.integers(1, 6))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(content)))
-    said = ""
+    message = ""
     try:
         assert read_image(bytes(content[: cut or None]), 3, side=4, name="it").shape[2] == 3
     except ValueError as error:
-        said = str(error)
-    assert not said or (said.startswith("it ") and len(said.splitlines()) == 1)
+        message = str(error)
+    assert not message or (message.startswith("it ") and len(message.splitlines()) == 1)

@@ -1,4 +1,4 @@
-"""Batches of pictures: all of them, once an epoch, in an order and with changes that can be gone on with."""
+"""Batches of images: every image once an epoch, in an order and with augmentation that can be resumed."""
 
 from itertools import chain, islice
 
@@ -27,7 +27,7 @@ def image_batches(*how):
 
 
 def store(count=23, side=8, channels=3, classes=4, identity="x"):
-    """Pictures whose first pixel says which one it is."""
+    """Images whose first pixel is their index."""
     shown = np.random.default_rng(count).integers(0, 256, (count, side, side, channels), dtype=np.uint8)
     shown[:, :, :, 0] = np.arange(count)[:, None, None]
     return store_images(lambda: iter(shown), np.arange(count) % classes, "some", identity, side, channels)
@@ -42,36 +42,36 @@ def epoch_of(images, image=8, batch=5, seed=1, how=PLAIN, epoch=0):
 
 
 def which(batch):
-    """The numbers of the pictures of a batch that nothing was changed of."""
+    """The indices of the images of a batch without augmentation."""
     return (batch.image[:, 0, 0, 0] * 127.5 + 127.5).round().long().tolist()
 
 
 @pytest.mark.parametrize("how", [PLAIN, ALL], ids=["plain", "all"])
 @pytest.mark.parametrize("count", [1, 4, 5, 6, 14])
-def test_one_can_go_on_from_any_place(count, how):
+def test_training_resumes_from_any_position(count, how):
     images = store()
     whole = list(islice(image_batches(images, 7, 5, 3, how), count + 10))
     again = list(islice(image_batches(images, 7, 5, 3, how, whole[count - 1][1]), 10))
-    for (one, place), (other, there) in zip(whole[count:], again, strict=True):
+    for (one, after), (other, other_after) in zip(whole[count:], again, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-        assert place == there
+        assert after == other_after
 
 
 @FEW
 @given(count=st.integers(1, 60), batch=st.integers(1, 30), seed=st.integers(0, 99), epoch=st.integers(0, 3))
-def test_an_epoch_has_each_picture_at_most_once_and_leaves_less_than_half_a_batch_out(count, batch, seed, epoch):
+def test_an_epoch_has_each_image_at_most_once_and_leaves_less_than_half_a_batch_out(count, batch, seed, epoch):
     found = epoch_of(store(count), batch=batch, seed=seed, epoch=epoch)
-    seen = [number for one in found for number in which(one)]
-    assert len(seen) == len(set(seen))
+    read = [number for one in found for number in which(one)]
+    assert len(read) == len(set(read))
     sizes = [len(one.label) for one in found]
     assert sizes[:-1] == [batch] * (len(sizes) - 1)
     rest = count % batch
     left_out = rest if count > batch and 2 * rest < batch else 0
-    assert len(seen) == count - left_out
+    assert len(read) == count - left_out
     assert sizes[-1] == (batch if left_out or not rest else rest)
 
 
-def test_labels_stay_with_their_pictures():
+def test_labels_stay_with_their_images():
     images = store()
     for batch in (*epoch_of(images), *all_image_batches(images, 8, 5, PLAIN)):
         assert batch.label.tolist() == [number % 4 for number in which(batch)]
@@ -92,44 +92,44 @@ def test_epochs_and_seeds_differ():
 @pytest.mark.parametrize("how", [
     ImageData(crop=2), ImageData(flip=True), ImageData(augment=0.9), ImageData(mixup=1.0), ImageData(erase=1.0),
 ])  # fmt: skip
-def test_every_kind_of_change_is_made_and_differs_from_epoch_to_epoch(how):
+def test_every_augmentation_is_applied_and_differs_between_epochs(how):
     images = store(1)
-    seen = torch.stack([epoch_of(images, how=how, epoch=epoch)[0].image[0] for epoch in range(12)])
+    read = torch.stack([epoch_of(images, how=how, epoch=epoch)[0].image[0] for epoch in range(12)])
     plain = to_model_input(images.images[:1], 8, how)[0]
-    if how.mixup:  # a single picture is mixed with itself
-        torch.testing.assert_close(seen, plain.expand_as(seen))
+    if how.mixup:  # a single image is mixed with itself
+        torch.testing.assert_close(read, plain.expand_as(read))
     else:
-        assert len(seen.unique(dim=0)) > (1 if how.flip else 5)
+        assert len(read.unique(dim=0)) > (1 if how.flip else 5)
 
 
-def test_every_batch_of_an_epoch_is_changed_in_its_own_way():
+def test_every_batch_of_an_epoch_is_augmented_differently():
     same = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     images = store_images(lambda: iter([same] * 40), [0] * 40, "some", "same", 8, 3)
     first, second = epoch_of(images, batch=20, how=ImageData(crop=4))
     assert not torch.equal(first.image, second.image)
 
 
-def test_without_changes_training_sees_what_evaluation_sees():
+def test_without_augmentation_training_and_evaluation_read_the_same_images():
     images = store()
-    seen = {number: image for one in epoch_of(images) for number, image in zip(which(one), one.image, strict=True)}
+    read = {number: image for one in epoch_of(images) for number, image in zip(which(one), one.image, strict=True)}
     for one in all_image_batches(images, 8, 5, PLAIN):
         for number, image in zip(which(one), one.image, strict=True):
-            assert torch.equal(image, seen[number])
+            assert torch.equal(image, read[number])
 
 
-def test_what_is_stored_larger_is_cut_at_random_in_training_and_in_the_middle_otherwise():
+def test_larger_stored_images_are_cropped_at_random_in_training_and_in_the_centre_otherwise():
     images = store(1, side=9)
     whole = to_model_input(images.images, 9, PLAIN)[0]
     pieces = {(i, j): whole[:, i : i + 6, j : j + 6] for i in range(4) for j in range(4)}
     found = set()
     for epoch in range(150):
-        seen = epoch_of(images, image=6, epoch=epoch)[0].image[0]
-        found |= {place for place, piece in pieces.items() if torch.equal(seen, piece)}
+        read = epoch_of(images, image=6, epoch=epoch)[0].image[0]
+        found |= {offset for offset, piece in pieces.items() if torch.equal(read, piece)}
     assert found == set(pieces)
     assert torch.equal(next(all_image_batches(images, 6, 1, ALL)).image[0], pieces[1, 1])
 
 
-def test_evaluation_has_every_picture_once_in_order_and_changes_nothing():
+def test_evaluation_reads_every_image_once_in_order_without_augmentation():
     images = store(23)
     found = list(all_image_batches(images, 8, 5, ALL))
     assert [len(one.label) for one in found] == [5, 5, 5, 5, 3]
@@ -138,7 +138,7 @@ def test_evaluation_has_every_picture_once_in_order_and_changes_nothing():
 
 
 @pytest.mark.parametrize(("side", "image"), [(8, 8), (9, 6), (10, 5), (37, 32), (256, 224)])
-def test_the_middle_is_that_of_a_plain_loop(side, image):
+def test_the_centre_crop_equals_a_plain_loop(side, image):
     shown = np.random.default_rng(0).integers(0, 256, (2, side, side, 3), dtype=np.uint8)
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
     ours = to_model_input(shown, image, ImageData(mean=mean, std=std))
@@ -151,25 +151,25 @@ def test_the_middle_is_that_of_a_plain_loop(side, image):
         assert abs(ours[1, c, y, x].item() - wanted) < 1e-5
 
 
-def test_the_middle_of_an_even_margin_is_that_of_pil():
+def test_the_centre_crop_equals_that_of_pil():
     shown = np.random.default_rng(0).integers(0, 256, (1, 20, 20, 3), dtype=np.uint8)
     cut = np.asarray(Image.fromarray(shown[0]).crop((3, 3, 17, 17)))
     ours = to_model_input(shown, 14, PLAIN)[0]
     torch.testing.assert_close(ours, torch.from_numpy(cut.copy()).permute(2, 0, 1) / 127.5 - 1)
 
 
-def test_grey_pictures_have_one_channel_from_minus_one_to_one():
+def test_grey_images_have_one_channel_from_minus_one_to_one():
     shown = np.array([[[[0]], [[255]]]], dtype=np.uint8).repeat(2, 2)
     assert to_model_input(shown, 2, PLAIN).tolist() == [[[[-1.0, -1.0], [1.0, 1.0]]]]
 
 
-def test_pictures_that_may_only_be_read_are_taken():
+def test_read_only_images_are_accepted():
     shown = np.zeros((1, 4, 4, 3), dtype=np.uint8)
     shown.flags.writeable = False
     assert to_model_input(shown, 4, PLAIN).shape == (1, 3, 4, 4)
 
 
-def test_mixed_pictures_have_both_labels():
+def test_mixup_keeps_both_labels():
     images = store(40, classes=40)
     plain = to_model_input(images.images, 8, PLAIN)
     (batch,) = epoch_of(images, batch=40, how=ImageData(mixup=0.7))
@@ -179,7 +179,7 @@ def test_mixed_pictures_have_both_labels():
     torch.testing.assert_close(batch.image, part * plain[batch.label] + (1 - part) * plain[batch.other])
 
 
-def test_a_batch_counts_its_pictures_and_moves_to_a_device():
+def test_a_batch_counts_its_images_and_moves_to_a_device():
     batch = next(all_image_batches(store(), 8, 5, PLAIN))
     assert batch.tokens == 5
     moved = batch.to(torch.device("meta"))
@@ -187,14 +187,14 @@ def test_a_batch_counts_its_pictures_and_moves_to_a_device():
     assert all(part.device.type == "meta" for part in moved)
 
 
-# A share of the pictures
+# A fraction of the images
 
 
 @FEW
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=200), st.floats(0.001, 1), st.floats(0.001, 1))
-def test_a_smaller_share_lies_within_a_larger_one_and_is_of_each_class_alike(labels, one, other):
+def test_a_smaller_fraction_is_a_stratified_subset_of_a_larger_one(labels, one, other):
     table = np.array(labels)
-    small, large = (stratified_fraction(table, share) for share in sorted((one, other)))
+    small, large = (stratified_fraction(table, fraction) for fraction in sorted((one, other)))
     assert set(small) <= set(large)
     assert (np.diff(small) > 0).all()
     for label in np.unique(table):
@@ -203,45 +203,41 @@ def test_a_smaller_share_lies_within_a_larger_one_and_is_of_each_class_alike(lab
         assert abs(taken - count * min(one, other)) <= 1
 
 
-def test_all_is_a_share_too():
+def test_a_fraction_of_1_is_all_images():
     assert stratified_fraction(np.array([2, 0, 1, 2]), 1.0).tolist() == [0, 1, 2, 3]
 
 
-def test_a_share_is_not_the_first_ones_and_is_the_same_for_every_seed():
+def test_a_fraction_is_a_random_subset_and_the_same_for_every_seed():
     images = store(200)
     how = ImageData(fraction=0.1)
-    seen = [sorted(n for one in epoch_of(images, seed=seed, how=how) for n in which(one)) for seed in (1, 2)]
-    assert seen[0] == seen[1] == stratified_fraction(images.labels, 0.1).tolist()
-    assert len(seen[0]) == 20
-    assert seen[0] != list(range(20))
+    read = [sorted(n for one in epoch_of(images, seed=seed, how=how) for n in which(one)) for seed in (1, 2)]
+    assert read[0] == read[1] == stratified_fraction(images.labels, 0.1).tolist()
+    assert len(read[0]) == 20
+    assert read[0] != list(range(20))
 
 
-def test_evaluation_has_all_pictures_whatever_the_share():
+def test_evaluation_reads_all_images_whatever_the_fraction():
     assert sum(one.tokens for one in all_image_batches(store(), 8, 5, ImageData(fraction=0.1))) == 23
 
 
-# What is refused
+# Errors
 
 
-def test_pictures_that_are_too_small_are_refused():
-    with pytest.raises(
-        ValueError, match="images of 8 pixels were stored, the model reads 16; store them with 16 or more"
-    ):
+def test_images_that_are_too_small_are_refused():
+    with pytest.raises(ValueError, match="images of 8 pixels were stored, the model reads 16; store 16 or more"):
         next(image_batches(store(), 16, 5, 1, PLAIN))
     with pytest.raises(ValueError, match="images of 8 pixels were stored, the model reads 9"):
         next(all_image_batches(store(), 9, 5, PLAIN))
 
 
-def test_a_picture_cannot_be_moved_out_of_sight():
+def test_a_crop_that_moves_images_out_of_sight_is_refused():
     next(image_batches(store(), 8, 5, 1, ImageData(crop=7)))
     with pytest.raises(ValueError, match=r"data\.crop=8 moves images of 8 pixels out of sight; use 7 or less"):
         next(image_batches(store(), 8, 5, 1, ImageData(crop=8)))
 
 
-def test_means_for_other_channels_are_refused():
-    with pytest.raises(
-        ValueError, match=r"data\.mean is \[0\.5\]; an image here has 3 channels: give one number for each"
-    ):
+def test_means_for_another_number_of_channels_are_refused():
+    with pytest.raises(ValueError, match=r"data\.mean is \[0\.5\]; an image here has 3 channels: give one number for each"):
         next(all_image_batches(store(), 8, 5, ImageData(mean=[0.5])))
     with pytest.raises(ValueError, match=r"data\.std is .*; an image here has 1 channels: give one number for each"):
         next(image_batches(store(channels=1), 8, 5, 1, ImageData(std=[0.5] * 3)))
@@ -263,7 +259,7 @@ def test_a_wrong_value_is_refused_by_its_name(key, value, message):
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_mean_and_std_are_of_the_same_channels():
+def test_mean_and_std_have_the_same_number_of_channels():
     assert ImageData(mean=[0.5, 0, 1], std=[0.2, 0.3, 1]).mean == [0.5, 0.0, 1.0]
-    with pytest.raises(ValueError, match="mean has 3 numbers and std 1; give each one for every channel"):
+    with pytest.raises(ValueError, match="mean has 3 numbers and std 1; give one for every channel"):
         ImageData(mean=[0.5] * 3, std=[0.2])

@@ -22,14 +22,7 @@ def names(found, folder):
 
 def test_each_folder_is_a_class_and_its_images_are_found_anywhere_below(tmp_path):
     fill(tmp_path, {"dogs": 2, "cats/black": 1, "cats/white/small": 2, "Bees": 1})
-    for other in (
-        "dogs/notes.txt",
-        "dogs/.hidden.png",
-        "dogs/.trash/0.png",
-        "readme.txt",
-        "dogs/__MACOSX/1.png",
-        "top.png",
-    ):
+    for other in ("dogs/notes.txt", "dogs/.hidden.png", "dogs/.trash/0.png", "readme.txt", "dogs/__MACOSX/1.png", "top.png"):
         (tmp_path / other).parent.mkdir(exist_ok=True)
         (tmp_path / other).write_bytes(b"")
     (tmp_path / ".git").mkdir()
@@ -63,12 +56,12 @@ def empty_class(folder):
 @pytest.mark.parametrize(("make", "message"), [
     (lambda f: None, "^no folder .*/own; give a folder that holds a folder of images for each class$"),
     (lambda f: f.write_bytes(b""), "own is a file; give a folder that holds"),
-    (lambda f: f.mkdir(), "own holds no folders; put the images of each class in a folder of their own"),
-    (empty_class, r"own/birds holds no images \(\.jpg, .*\); put some in, or remove the folder"),
+    (lambda f: f.mkdir(), "own holds no folders; put the images of each class in one, such as"),
+    (empty_class, r"own/birds holds no images \(\.jpg, .*\); put some in, or remove it"),
     (lambda f: fill(f, {"cats": 3}), "own has one class only, 'cats'; give images of two or more classes"),
     (lambda f: fill(f, {"cats": 1, "two\nlines": 1}), r"holds the folder 'two\\nlines'; a class is one line of text"),
     (lambda f: fill(f, {"cats": 1, "\udcff": 1}), r"holds the folder '\\udcff'; a class is one line of text"),
-    (lambda f: fill(f, {"train/cats": 1, "test/cats": 1}), "own holds test, train, which are not classes; give one"),
+    (lambda f: fill(f, {"train/cats": 1, "test/cats": 1}), "own holds test, train, which are splits; give one"),
 ])  # fmt: skip
 def test_a_folder_without_classes_is_refused_in_one_line(tmp_path, make, message):
     make(tmp_path / "own")
@@ -118,9 +111,7 @@ def test_how_a_system_spells_accents_does_not_matter(tmp_path):
 
 def test_a_class_of_one_image_cannot_be_split(tmp_path):
     listed = list_images(fill(tmp_path, {"cats": 3, "dogs": 1}))
-    with pytest.raises(
-        ValueError, match=r"dogs has one image; wanted two or more, one for validation: add some, or give"
-    ):
+    with pytest.raises(ValueError, match=r"dogs has one image; add one for validation, or give data.valid"):
         split_validation(listed)
 
 
@@ -200,8 +191,8 @@ def test_what_training_found_in_a_folder_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize(("how", "message"), [
-    ({"crop": 2}, "data.crop=2 is for image classification"), ({"mean": [0.5]}, r"data.mean=\[0.5\] is for"),
-    ({"resize": 9}, "data.resize=9"), ({"flip": True}, "data.flip=True is .* learns images unchanged"),
+    ({"crop": 2}, "data.crop=2 is for classification"), ({"mean": [0.5]}, r"data.mean=\[0.5\] is for"),
+    ({"resize": 9}, "data.resize=9"), ({"flip": True}, "data.flip=True is .* reads images unchanged"),
 ])  # fmt: skip
 def test_image_generation_refuses_keys_that_change_images(how, message):
     require_unchanged(ImageData(source="mnist", fraction=0.5, fit="squash"))
@@ -212,8 +203,8 @@ def test_image_generation_refuses_keys_that_change_images(how, message):
 @pytest.mark.parametrize(("data", "message"), [
     (ImageData(source="sst2"), "data.source=sst2 is not a set of images.*; known are cifar10"),
     (ImageData(source="cifar"), r"data.source=cifar is not known \(did you mean 'cifar10'\?\)"),
-    (ImageData(), "no train data; give data.train=FOLDER, which holds a folder of images for each class"),
-    (ImageData(source="mnist", resize=5), "data.resize=5 is less than the 6 pixels that the model reads"),
+    (ImageData(), "no train data; give data.train=FOLDER with a folder for each class"),
+    (ImageData(source="mnist", resize=5), "data.resize=5 is less than the model's 6 pixels; use 6 or more"),
 ])  # fmt: skip
 def test_images_that_cannot_be_found_are_refused(data, message):
     with pytest.raises(ValueError, match=message):

@@ -16,7 +16,7 @@ from regard.data.image.io import read_image, resize_square
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM", "WEBP"])
-def test_an_image_without_loss_is_read_as_it_was(kind):
+def test_lossless_formats_are_read_exactly(kind):
     image = noise()
     how = {"lossless": True} if kind == "WEBP" else {}
     assert np.array_equal(read_image(packed(image, kind, **how), 3), image)
@@ -38,7 +38,7 @@ def test_grey_is_one_channel_and_colour_three_equal_ones():
     assert apart(read_image(packed(colour), 1)[:, :, 0], np.rint(bright)) <= 1
 
 
-def test_what_is_read_can_be_written_to():
+def test_the_array_is_writable():
     image = read_image(packed(noise()), 3)
     image[0] = 0
     assert image.dtype == np.uint8
@@ -54,7 +54,7 @@ def test_a_palette_is_looked_up():
     assert np.array_equal(read_image(packed(image), 3), np.asarray(image.convert("RGB")))
 
 
-def test_what_is_transparent_is_white():
+def test_transparent_pixels_are_white():
     colour, alpha = noise(), noise(channels=1, seed=1)
     alpha[:4], alpha[4:8] = 0, 255
     wanted = 255 + (colour.astype(int) - 255) * (alpha / 255)
@@ -125,18 +125,18 @@ def test_16_bits_of_colour_are_scaled_too():
 
 
 @pytest.mark.parametrize(("top", "white"), [(1.0, 1.0), (0.4, 1.0), (200.0, 255.0), (3000.0, 65_535.0), (1e6, 1e6)])
-def test_fractions_are_scaled_by_what_white_must_be(top, white):
+def test_floats_are_scaled_by_the_likely_white_level(top, white):
     values = np.linspace(0, top, 64, dtype=np.float32).reshape(8, 8)
     assert apart(read_image(packed(values, "TIFF"), 1)[:, :, 0], values * 255 / white) <= 1
 
 
-def test_numbers_that_are_none_are_black():
+def test_nan_and_infinity_are_black():
     values = np.array([[np.nan, np.inf], [-3.0, 1.0]], dtype=np.float32)
     assert read_image(packed(values, "TIFF"), 1)[:, :, 0].tolist() == [[0, 0], [0, 255]]
 
 
 @pytest.mark.parametrize(("top", "white"), [(255, 255), (4000, 65_535), (2_000_000, 2_000_000)])
-def test_32_bits_are_scaled_by_what_white_must_be(top, white):
+def test_32_bits_are_scaled_by_the_likely_white_level(top, white):
     values = np.linspace(0, top, 64).astype(np.int32).reshape(8, 8)
     assert apart(read_image(packed(values, "TIFF"), 1)[:, :, 0], values * (255 / white)) <= 1
 
@@ -149,7 +149,7 @@ def test_a_cmyk_jpeg_has_the_colours_of_print():
     assert apart(ours, plain) < 12
 
 
-def test_lab_and_ycbcr_are_turned_to_red_green_and_blue():
+def test_lab_and_ycbcr_are_converted_to_rgb():
     pixels = smooth(8, 8)
     image = Image.fromarray(pixels)
     profiles = (ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB"))
@@ -160,7 +160,7 @@ def test_lab_and_ycbcr_are_turned_to_red_green_and_blue():
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
-def test_of_an_animation_the_first_image_is_read(kind):
+def test_the_first_frame_of_an_animation_is_read(kind):
     frames = [Image.new("RGB", (9, 7), colour) for colour in ("red", "green", "blue")]
     how = {"lossless": True} if kind == "WEBP" else {}
     content = packed(frames[0], kind, save_all=True, append_images=frames[1:], **how)
@@ -168,7 +168,7 @@ def test_of_an_animation_the_first_image_is_read(kind):
     assert (read_image(content, 3) == [255, 0, 0]).all()
 
 
-def test_of_a_phones_two_images_the_first_is_read():
+def test_the_first_image_of_an_mpo_file_is_read():
     frames = [Image.fromarray(smooth(30, 40, seed)) for seed in (1, 2)]
     content = packed(frames[0], "MPO", save_all=True, append_images=frames[1:])
     assert Image.open(io.BytesIO(content)).format == "MPO"
@@ -178,7 +178,7 @@ def test_of_a_phones_two_images_the_first_is_read():
 # Upright
 
 
-UPRIGHT = {  # the number a camera notes → what makes the image upright, in words of numpy
+UPRIGHT = {  # EXIF orientation → the numpy operation that makes the image upright
     1: lambda p: p,
     2: lambda p: p[:, ::-1],
     3: lambda p: p[::-1, ::-1],
@@ -192,28 +192,28 @@ UPRIGHT = {  # the number a camera notes → what makes the image upright, in wo
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "TIFF"])
 @pytest.mark.parametrize("number", UPRIGHT)
-def test_a_photo_that_was_turned_equals_the_upright_one(number, kind):
-    held = Image.Exif()
-    held[0x0112] = number
+def test_a_photo_with_exif_orientation_is_read_upright(number, kind):
+    exif = Image.Exif()
+    exif[0x0112] = number
     how = {"JPEG": {"quality": 95}, "WEBP": {"lossless": True}}.get(kind, {})
     stored = smooth(16, 24)
     as_stored = read_image(packed(stored, kind, **how), 3)
-    ours = read_image(packed(stored, kind, exif=held, **how), 3)
+    ours = read_image(packed(stored, kind, exif=exif, **how), 3)
     assert np.array_equal(ours, UPRIGHT[number](as_stored))
 
 
 @pytest.mark.parametrize("number", [0, 9, 65_535])
-def test_an_unknown_way_to_hold_a_camera_is_upright(number):
-    held = Image.Exif()
-    held[0x0112] = number
-    assert np.array_equal(read_image(packed(noise(), exif=held), 3), noise())
+def test_an_unknown_exif_orientation_is_ignored(number):
+    exif = Image.Exif()
+    exif[0x0112] = number
+    assert np.array_equal(read_image(packed(noise(), exif=exif), 3), noise())
 
 
 @pytest.mark.parametrize("notes", [
     b"Exif\0\0not notes at all", b"Exif\0\0II*\0\x08\0\0\0\xff\xff", b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0",
     b"Exif\0\0",
 ])  # fmt: skip
-def test_a_photo_with_damaged_notes_is_read(notes):
+def test_a_photo_with_damaged_exif_is_read(notes):
     content = packed(smooth(16, 24), "JPEG")
     assert np.array_equal(read_image(packed(smooth(16, 24), "JPEG", exif=notes), 3), read_image(content, 3))
 
@@ -223,7 +223,7 @@ def test_a_photo_with_damaged_notes_is_read(notes):
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(("y", "x", "side"), [(40, 60, 20), (60, 40, 20), (20, 36, 40), (33, 33, 16), (64, 32, 32)])
-def test_a_square_is_the_scaled_image_cut_at_both_ends(y, x, side, channels):
+def test_a_square_is_the_centre_crop_of_the_scaled_image(y, x, side, channels):
     image = noise(y, x, channels)
     scaled = (x * side // min(y, x), y * side // min(y, x))
     whole = np.asarray(Image.fromarray(image.squeeze()).resize(scaled, Image.Resampling.BICUBIC))
@@ -234,7 +234,7 @@ def test_a_square_is_the_scaled_image_cut_at_both_ends(y, x, side, channels):
     assert apart(ours, wanted) <= 1
 
 
-def test_an_image_of_the_right_size_is_left_as_it_is():
+def test_an_image_of_the_right_size_is_unchanged():
     assert np.array_equal(resize_square(noise(12, 12), 12), noise(12, 12))
 
 

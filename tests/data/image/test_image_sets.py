@@ -66,7 +66,7 @@ def test_a_set_with_a_valid_file_uses_all_of_both(local):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_set_of_grey_arrays_is_read_as_it_is(local, channels):
+def test_a_set_of_grey_arrays_is_read_unchanged(local, channels):
     grey = noise(20, 28 * 28, 1).reshape(20, 28, 28)
     put_set(local, "mnist", "test", images=grey, labels=np.zeros(20, np.uint8))
     source = named_source("mnist", "test", channels)
@@ -79,7 +79,7 @@ def test_a_set_of_grey_arrays_is_read_as_it_is(local, channels):
     (b"something else", r"test\.npz is not a whole \.npz file"),
     (b"PK\x03\x04 cut short", r"test\.npz is not a whole \.npz file"),
 ])  # fmt: skip
-def test_a_damaged_set_is_named(local, content, message):
+def test_a_damaged_set_is_refused_by_name(local, content, message):
     (local / "mnist").mkdir(parents=True)
     (local / "mnist" / "test.npz").write_bytes(content)
     with pytest.raises(ValueError, match=message):
@@ -93,28 +93,28 @@ def test_a_damaged_set_is_named(local, content, message):
     ({"images": np.zeros((2, 28, 28), np.uint8)}, "is not a whole .npz file"),
     ({"images": np.array([{}, {}], object), "labels": np.zeros(2, int)}, "is not a whole .npz file .*allow_pickle=False"),
 ])  # fmt: skip
-def test_a_set_that_is_another_is_named(local, arrays, message):
+def test_a_set_with_wrong_arrays_is_refused_by_name(local, arrays, message):
     file = put_set(local, "mnist", "test", **arrays)
     with pytest.raises(ValueError, match=message) as error:
         list(named_source("mnist", "test", 1).images())
     assert str(error.value).startswith(str(file))
 
 
-def test_a_set_that_is_not_there_says_where_to_put_it(local, cache):
+def test_the_error_for_a_missing_set_says_where_to_put_it(local, cache):
     with pytest.raises(ValueError, match=r"cifar10/train\.npz is not on this machine .* put it in") as error:
         named_source("cifar10", "valid", 3)
     assert str(cache / "data" / "cifar10") in str(error.value)
 
 
-def test_a_set_of_images_that_was_downloaded_is_kept_as_it_is(monkeypatch, cache):
+def test_a_set_of_images_that_was_downloaded_is_kept_unchanged(monkeypatch, cache):
     content = b"the file, as it is"
     monkeypatch.delenv("REGARD_DATA", raising=False)
     monkeypatch.setenv("REGARD_MIRROR", "https://example.org")
     monkeypatch.setitem(SHA256, "mnist/test.npz", hashlib.sha256(content).hexdigest())
     monkeypatch.setattr("urllib.request.urlopen", lambda url, **_: io.BytesIO(content))
-    (place,) = locate("mnist", "test", "")
-    assert place == cache / "data" / "mnist" / "test.npz"
-    assert place.read_bytes() == content
+    (file,) = locate("mnist", "test", "")
+    assert file == cache / "data" / "mnist" / "test.npz"
+    assert file.read_bytes() == content
     monkeypatch.setitem(SHA256, "mnist/train.npz", hashlib.sha256(b"another").hexdigest())
     with pytest.raises(ValueError, match="it was changed"):
         locate("mnist", "train", "")
@@ -169,7 +169,7 @@ def test_a_real_set_is_read_as_its_readme_says(name):
         assert np.array_equal(ours, theirs)
 
 
-def test_of_a_real_set_as_many_images_of_each_class_are_held_out():
+def test_of_a_real_set_as_many_images_of_each_class_are_for_validation():
     images = np.load(real("mnist") / "train.npz", allow_pickle=False)["images"]
     train, valid = (named_source("mnist", split, 1) for split in ("train", "valid"))
     assert np.bincount(valid.labels).tolist() == [100] * 10

@@ -15,9 +15,7 @@ NEEDS = {  # task → special tokens that its tokenizer needs
 }
 
 
-def ready(
-    data: TextData, folder: Path, task: str = "translation"
-) -> tuple[TextDataset, list[str], list[tuple[str, int]]]:
+def ready(data: TextData, folder: Path, task: str = "translation") -> tuple[TextDataset, list[str], list[tuple[str, int]]]:
     """The data set, the lines reported, and the progress reported."""
     reports: list[str] = []
     progress: list[tuple[str, int]] = []

@@ -41,9 +41,7 @@ def test_own_labelled_files_have_the_classes_of_training_sorted(reviews, tmp_pat
 def test_own_labelled_files_may_be_jsonl(reviews, tmp_path):
     for name in ("train", "valid"):
         (tmp_path / f"{name}.jsonl").write_text('{"review": "a b", "stars": "one"}\n{"review": "c", "stars": "two"}\n')
-    config = TextData(
-        train=str(tmp_path / "train.jsonl"), valid=str(tmp_path / "valid.jsonl"), columns="review,stars", vocab=30
-    )
+    config = TextData(train=str(tmp_path / "train.jsonl"), valid=str(tmp_path / "valid.jsonl"), columns="review,stars", vocab=30)
     found, _, _ = ready(config, tmp_path, "text_classification")
     assert found.labels == ("one", "two")
     assert found.samples == [("a b", "one"), ("c", "two")]
@@ -52,9 +50,7 @@ def test_own_labelled_files_may_be_jsonl(reviews, tmp_path):
 def test_the_tokenizer_of_a_classifier_is_trained_on_the_texts_alone(reviews, tmp_path, monkeypatch):
     lines_read = []
     real = dataset.train_tokenizer
-    monkeypatch.setattr(
-        dataset, "train_tokenizer", lambda text, *how: real(lines_read.extend(text) or lines_read, *how)
-    )
+    monkeypatch.setattr(dataset, "train_tokenizer", lambda text, *how: real(lines_read.extend(text) or lines_read, *how))
     ready(reviews, tmp_path, "text_classification")
     assert lines_read == ["fine film", "dull", "so so", "", "very " * 20]
 

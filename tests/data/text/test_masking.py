@@ -1,4 +1,4 @@
-"""What is hidden, how much of it, and that nothing is lost."""
+"""Which tokens are masked, how many, and that spans restore the text."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ lengths = st.integers(2, 200)
 
 @settings(max_examples=30)
 @given(seed=seeds, rate=st.sampled_from([0.05, 0.15, 0.4]))
-def test_of_the_tokens_chosen_most_are_masked_some_are_others_and_some_stay(seed, rate):
+def test_chosen_tokens_are_mostly_masked_sometimes_random_and_sometimes_kept(seed, rate):
     rng = np.random.default_rng(seed)
     text = rng.integers(5, VOCAB, (40, 2500))
     shown, chosen = mask_tokens(text, SPECIAL, MASK, VOCAB, rng, rate)
@@ -32,7 +32,7 @@ def test_of_the_tokens_chosen_most_are_masked_some_are_others_and_some_stay(seed
 
 
 @given(seed=seeds)
-def test_special_tokens_are_never_chosen_and_never_drawn(seed):
+def test_special_tokens_are_never_chosen_and_never_sampled(seed):
     rng = np.random.default_rng(seed)
     text = rng.integers(0, VOCAB, (8, 200))
     shown, chosen = mask_tokens(text, SPECIAL, MASK, VOCAB, rng, 0.5)
@@ -41,13 +41,8 @@ def test_special_tokens_are_never_chosen_and_never_drawn(seed):
     assert not np.isin(shown[chosen], [0, 1, 2, 3]).any()
 
 
-@given(
-    seed=seeds,
-    length=lengths,
-    rate=st.sampled_from([0.05, 0.15, 0.5, 0.9]),
-    mean=st.sampled_from([0.5, 1.0, 3.0, 10.0]),
-)
-def test_a_text_comes_back_whole_from_what_is_left_and_the_spans(seed, length, rate, mean):
+@given(seed=seeds, length=lengths, rate=st.sampled_from([0.05, 0.15, 0.5, 0.9]), mean=st.sampled_from([0.5, 1.0, 3.0, 10.0]))
+def test_source_and_target_restore_the_text(seed, length, rate, mean):
     rng = np.random.default_rng(seed)
     text = rng.integers(5, VOCAB, length)
     left, spans = corrupt_spans(text, SENTINELS, rng, rate, mean)
@@ -55,7 +50,7 @@ def test_a_text_comes_back_whole_from_what_is_left_and_the_spans(seed, length, r
 
 
 @given(seed=seeds, length=lengths, rate=st.sampled_from([0.05, 0.15, 0.5]), mean=st.sampled_from([1.0, 3.0]))
-def test_the_share_that_is_cut_out_is_the_rate_and_spans_never_touch(seed, length, rate, mean):
+def test_the_fraction_cut_out_is_the_rate_and_spans_never_touch(seed, length, rate, mean):
     rng = np.random.default_rng(seed)
     left, spans = corrupt_spans(rng.integers(5, VOCAB, length), SENTINELS, rng, rate, mean)
     special = left[left >= 900]
@@ -69,7 +64,7 @@ def test_the_share_that_is_cut_out_is_the_rate_and_spans_never_touch(seed, lengt
 
 
 @given(seed=seeds, length=st.integers(1, 10))
-def test_of_few_tokens_too_one_is_chosen_unless_all_are_special(seed, length):
+def test_at_least_one_token_is_chosen_unless_all_are_special(seed, length):
     rng = np.random.default_rng(seed)
     text = rng.integers(3, 8, (1, length))
     _, chosen = mask_tokens(text, SPECIAL, MASK, VOCAB, rng, 0.01)
@@ -78,13 +73,13 @@ def test_of_few_tokens_too_one_is_chosen_unless_all_are_special(seed, length):
 
 
 @given(seed=seeds)
-def test_random_tokens_are_drawn_from_all_that_are_not_special(seed):
+def test_random_tokens_are_sampled_from_all_that_are_not_special(seed):
     rng = np.random.default_rng(seed)
     text = np.full((100, 100), 9)
     shown, chosen = mask_tokens(text, SPECIAL, MASK, 12, rng, 1.0)
     assert chosen.all()
-    drawn = shown[(shown != MASK) & (shown != 9)]
-    assert set(drawn.tolist()) == {5, 6, 7, 8, 10, 11}
+    sampled = shown[(shown != MASK) & (shown != 9)]
+    assert set(sampled.tolist()) == {5, 6, 7, 8, 10, 11}
 
 
 def test_spans_have_three_tokens_on_average_and_all_lengths():
@@ -106,7 +101,7 @@ def test_there_are_never_more_spans_than_sentinels_for_them():
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_too_few_sentinels_are_refused(count):
-    with pytest.raises(ValueError, match=f"{count} sentinels cannot mark a span and its end; wanted <extra_id_0>"):
+    with pytest.raises(ValueError, match=f"{count} sentinels cannot mark a span and its end; use <extra_id_0>"):
         corrupt_spans(np.arange(5, 50), SENTINELS[:count], np.random.default_rng(0))
 
 

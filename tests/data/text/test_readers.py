@@ -102,7 +102,7 @@ def test_pairs_are_streamed_up_to_the_bad_line(tmp_path):
     ("a.tsv", b"a\tb\n\nc d\n", "line 3 has no tab"),
     ("a.tsv.gz", b"a\tb\nc d\n", "line 2 has no tab"),
     ("a.tsv", b"a\tb\nc\t\xe9\n", r"line 2 is not UTF-8 at byte 3 \(0xe9\)"),
-    ("a.tsv", b"a\tb\nc\0\td\n", "line 2 holds a zero byte, byte 2"),
+    ("a.tsv", b"a\tb\nc\0\td\n", "line 2 has a zero byte, byte 2"),
     ("a.jsonl", b'{"source": "a", "target": "b"}\n{"source": "a"\n', "line 2 is not JSON: "),
     ("a.jsonl", b'\n\n{"source": "a", "text": "b"}\n',
      r"line 3 needs text under 'source' and 'target', it has source, text; name its keys in data\.columns"),
@@ -122,7 +122,7 @@ def test_misaligned_files_are_named_with_the_line_where_one_ends(tmp_path, longe
     contents = [b"a\nb\n", b"a\nb\n"]
     contents[longer] += b"c\nd\n"
     names = ("a.en", "a.it")
-    with pytest.raises(ValueError, match="must have the same number of lines") as error:
+    with pytest.raises(ValueError, match="give files of the same length") as error:
         pairs(tmp_path, *contents, names=names)
     assert f"{names[1 - longer]} ends after line 2, {tmp_path / names[longer]} goes on" in str(error.value)
 
@@ -154,7 +154,7 @@ def test_a_missing_file_is_named(tmp_path):
     content=st.lists(st.sampled_from(["a", " ", "\n", "\r\n", "ö", "漢", "😀", "long" * 9, "\u2028"]), max_size=60).map("".join),
     max_len=st.sampled_from([4, 5, 7, 16, 1 << 16]), packed=st.booleans(), cut=st.integers(0, 60),
 )  # fmt: skip
-def test_the_pieces_of_a_text_joined_are_the_very_text(tmp_path, monkeypatch, content, max_len, packed, cut):
+def test_the_pieces_of_a_text_joined_are_the_text(tmp_path, monkeypatch, content, max_len, packed, cut):
     monkeypatch.setattr(text, "PIECE", max_len)
     files = [tmp_path / f"{side}.txt{'.gz' * packed}" for side in "ab"]
     for file, part in zip(files, (content[:cut], content[cut:]), strict=True):
@@ -186,12 +186,12 @@ def test_a_text_of_one_long_line_is_streamed(tmp_path):
 
 @pytest.mark.parametrize(("content", "message"), [
     (b"a\nbb bb bb \xff b\n", r"line 2 is not UTF-8 at byte 10 \(0xff\)"),
-    (b"a\nbb bb bb b\0\n", "line 2 holds a zero byte, byte 11"),
+    (b"a\nbb bb bb b\0\n", "line 2 has a zero byte, byte 11"),
     (b"a\nbbbbbbbbbbb\xc3", r"line 2 is not UTF-8 at byte 12 \(0xc3\)"),
     (b"bbbb\xc3\n", r"line 1 is not UTF-8 at byte 5 \(0xc3\)"),
 ])  # fmt: skip
 @pytest.mark.parametrize("max_len", [4, 1 << 16])
-def test_a_bad_byte_in_a_long_line_is_named_by_its_place_in_the_line(tmp_path, monkeypatch, content, message, max_len):
+def test_a_bad_byte_in_a_long_line_is_named_by_its_position_in_the_line(tmp_path, monkeypatch, content, message, max_len):
     monkeypatch.setattr(text, "PIECE", max_len)
     (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message):
@@ -200,7 +200,7 @@ def test_a_bad_byte_in_a_long_line_is_named_by_its_place_in_the_line(tmp_path, m
 
 @given(length=st.integers(0, 300), first=st.integers(0, 100), more=st.integers(0, 100))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_part_of_a_text_is_that_share_of_its_characters(tmp_path, length, first, more):
+def test_a_part_of_a_text_is_that_percentage_of_its_characters(tmp_path, length, first, more):
     content = "".join("ö\n"[n % 7 == 0] + "abc"[n % 3] for n in range(length))
     (tmp_path / "a.txt").write_text(content)
     last = min(100, first + more)
@@ -208,15 +208,15 @@ def test_a_part_of_a_text_is_that_share_of_its_characters(tmp_path, length, firs
     assert "".join(read_fraction([tmp_path / "a.txt"], first, last)) == wanted
 
 
-def test_a_class_by_number_comes_with_its_name_and_all_columns_of_its_text(tmp_path):
+def test_a_class_id_is_read_as_its_name_with_all_columns_of_the_text(tmp_path):
     (tmp_path / "a.tsv").write_text("1\tTitle\tMore of it.\n0\tOnly\n")
     assert list(read_labeled(tmp_path / "a.tsv", ["no", "yes"])) == [("Title. More of it.", "yes"), ("Only", "no")]
 
 
 @pytest.mark.parametrize("line", ["2\ta", "yes\ta", "1", "", "-1\ta"])
-def test_a_class_that_is_none_is_named_with_its_line(tmp_path, line):
+def test_an_invalid_class_id_is_named_with_its_line(tmp_path, line):
     (tmp_path / "a.tsv").write_text(f"1\ta\n{line}\n")
-    with pytest.raises(ValueError, match=r"a\.tsv line 2 begins with .*; wanted a class, 0 to 1, a tab, and the text"):
+    with pytest.raises(ValueError, match=r"a\.tsv line 2 has class .*; wanted 0 to 1, a tab, and the text"):
         list(read_labeled(tmp_path / "a.tsv", ["no", "yes"]))
 
 

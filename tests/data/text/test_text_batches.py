@@ -1,4 +1,4 @@
-"""Batches: every pair or text once an epoch, within the budget, in an order that can be taken up anywhere."""
+"""Batches: every pair or text once an epoch, within the token budget, in an order that can be resumed."""
 
 from collections import Counter
 from itertools import islice, pairwise
@@ -18,9 +18,7 @@ from regard.data.text.store import encode_labeled, encode_pairs
 from regard.data.text.tokenizer import BOS, EOS, PAD, UNK, SpecialTokens
 
 TOKENS = SpecialTokens(PAD, BOS, EOS, UNK, None, ())
-THEIRS = SpecialTokens(
-    pad=7, bos=7, eos=5, unk=6, mask=None, sentinels=()
-)  # another library's, a start that is padding
+THEIRS = SpecialTokens(pad=7, bos=7, eos=5, unk=6, mask=None, sentinels=())  # another library's, whose start token is the padding
 
 
 def pair_batches(*how):
@@ -41,7 +39,7 @@ class Numbers:
 
 
 def corpus(count: int, max_len: int = 12, seed: int = 0):
-    """Pairs whose first token is their own number, so that no two are alike."""
+    """Pairs whose first token is their index, so that no two are alike."""
     rng = np.random.default_rng(seed)
     pairs = []
     for number in range(count):
@@ -70,10 +68,10 @@ def pairs_of(one) -> list[tuple[list[int], list[int]]]:
     return found
 
 
-def epochs(found, tokens: int, seed: int, count: int, place: DataPosition = DataPosition()):
-    """The batches of the first so many epochs, from a place on, each with the place after it."""
+def epochs(found, tokens: int, seed: int, count: int, position: DataPosition = DataPosition()):
+    """The batches of `count` epochs from a position on, each with the position after it."""
     pools = -(-found.blocks // batch.POOL)
-    for one, after in pair_batches(found, TOKENS, tokens, seed, place):
+    for one, after in pair_batches(found, TOKENS, tokens, seed, position):
         yield one, after
         if (after.epoch, after.pool) == (count - 1, pools):
             return
@@ -115,7 +113,7 @@ def test_no_batch_is_over_the_budget_unless_it_is_one_pair(small):
     assert len(streams[0]) < 50
 
 
-def test_the_budget_is_used(small):
+def test_batches_fill_the_budget(small):
     """Of neighbours in the order of length, the first could not have taken the second's first pair as well."""
     found, _ = corpus(15, max_len=8)  # one pool
     for one, after in pairwise(all_pair_batches(found, TOKENS, 40)):
@@ -136,8 +134,8 @@ def test_tokens_are_those_to_predict():
     assert sum(one.tokens for one in all_pair_batches(found, TOKENS, 64)) == sum(len(target) + 1 for _, target in pairs)
 
 
-def listing(found, seed: int, tokens: int = 40, count: int = 1, place: DataPosition = DataPosition()) -> list:
-    return [pairs_of(one) for one, _ in epochs(found, tokens, seed, count, place)]
+def listing(found, seed: int, tokens: int = 40, count: int = 1, position: DataPosition = DataPosition()) -> list:
+    return [pairs_of(one) for one, _ in epochs(found, tokens, seed, count, position)]
 
 
 def test_the_order_is_a_function_of_seed_and_epoch(small):
@@ -148,7 +146,7 @@ def test_the_order_is_a_function_of_seed_and_epoch(small):
     half = len(listing(found, 1))
     assert both[:half] == listing(found, 1)
     assert both[half:] != both[:half]
-    assert both[half:] == listing(found, 1, count=2, place=DataPosition(1, 0, 0))
+    assert both[half:] == listing(found, 1, count=2, position=DataPosition(1, 0, 0))
 
 
 def test_batches_are_not_sorted_by_length_and_blocks_not_in_file_order(small):
@@ -156,20 +154,20 @@ def test_batches_are_not_sorted_by_length_and_blocks_not_in_file_order(small):
     widths = [one.target.shape[1] for one, _ in epochs(found, 60, 1, 1)]
     assert widths != sorted(widths)
     first = [pair[0][0] - 100 for batch_ in listing(found, 1)[:10] for pair in batch_]
-    assert max(first) > 15  # beyond what stands first in the file
+    assert max(first) > 15  # beyond the first block of the file
 
 
-def test_other_epochs_group_pairs_otherwise(small):
+def test_epochs_group_pairs_differently(small):
     found, _ = corpus(50)
-    both = [listing(found, 1, count=epoch + 1, place=DataPosition(epoch, 0, 0)) for epoch in (0, 1)]
+    both = [listing(found, 1, count=epoch + 1, position=DataPosition(epoch, 0, 0)) for epoch in (0, 1)]
     groups = [{frozenset(pair[0][0] for pair in one) for one in order} for order in both]
     assert len(groups[0] & groups[1]) < len(groups[0]) / 2
 
 
-def test_places_go_on_without_gaps(small):
+def test_positions_have_no_gaps(small):
     found, _ = corpus(50)
-    places = [DataPosition(), *(place for _, place in epochs(found, 40, 1, 2))]
-    for before, after in pairwise(places):
+    positions = [DataPosition(), *(after for _, after in epochs(found, 40, 1, 2))]
+    for before, after in pairwise(positions):
         assert after > before
         epoch, pool, number = before
         assert after in ((epoch, pool, number + 1), (epoch, pool + 1, 0), (epoch + 1, 0, 1), (epoch + 1, 1, 0))
@@ -180,20 +178,20 @@ def test_places_go_on_without_gaps(small):
     count=st.integers(1, 60), tokens=st.integers(5, 120), seed=st.integers(0, 5), stop=st.integers(0, 70),
     sizes=st.sampled_from([(5, 3), (1, 1), (7, 2), (4096, 16)]),
 )  # fmt: skip
-def test_from_any_place_on_come_exactly_the_rest(monkeypatch, count, tokens, seed, stop, sizes):
+def test_training_resumes_from_any_position_with_the_same_batches(monkeypatch, count, tokens, seed, stop, sizes):
     monkeypatch.setattr(store, "BLOCK", sizes[0])
     monkeypatch.setattr(batch, "POOL", sizes[1])
     found, _ = corpus(count)
     whole = list(islice(pair_batches(found, TOKENS, tokens, seed), stop + 25))
-    place = whole[stop - 1][1] if stop else DataPosition()
-    rest = list(islice(pair_batches(found, TOKENS, tokens, seed, DataPosition(*list(place))), 25))
+    position = whole[stop - 1][1] if stop else DataPosition()
+    rest = list(islice(pair_batches(found, TOKENS, tokens, seed, DataPosition(*list(position))), 25))
     for (a, after_a), (b, after_b) in zip(whole[stop:], rest, strict=True):
         assert torch.equal(a.source, b.source)
         assert torch.equal(a.target, b.target)
         assert after_a == after_b
 
 
-def test_resuming_reads_no_pool_that_came_before(small, monkeypatch):
+def test_resuming_reads_no_earlier_pool(small, monkeypatch):
     found, _ = corpus(50)
     read = []
     real = type(found).read
@@ -237,7 +235,7 @@ def test_a_batch_made_by_hand_has_our_padding():
 
 
 def labelled_corpus(count: int, max_len: int = 12):
-    """Texts whose first token is their own number, and their class the third part of it."""
+    """Texts whose first token is their index, and whose class is the index modulo 3."""
     rng = np.random.default_rng(1)
     texts = [[100 + n, *rng.integers(10, 20, rng.integers(0, max_len)).tolist()] for n in range(count)]
     rows = [(" ".join(map(str, text)), "abc"[n % 3]) for n, text in enumerate(texts)]
@@ -248,7 +246,7 @@ def labelled_corpus(count: int, max_len: int = 12):
 
 
 def texts_of(one, special: SpecialTokens) -> list[tuple[list[int], int]]:
-    """The texts of a batch and their classes, by the mask alone; what stands outside of it is checked on the way."""
+    """The texts of a batch and their classes, by the mask alone; padding is checked on the way."""
     assert one.mask.shape == (len(one.text), 1, 1, one.text.shape[1])
     found = []
     for text, real, label in zip(one.text, one.mask[:, 0, 0], one.label.tolist(), strict=True):
@@ -259,9 +257,7 @@ def texts_of(one, special: SpecialTokens) -> list[tuple[list[int], int]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "special", [TOKENS, THEIRS, SpecialTokens(5, 5, 5, 5, None, ())]
-)  # GPT-2 has one token for all
+@pytest.mark.parametrize("special", [TOKENS, THEIRS, SpecialTokens(5, 5, 5, 5, None, ())])  # GPT-2 has one token for all
 def test_every_labelled_text_comes_once_an_epoch_with_its_class(small, special):
     found, texts = labelled_corpus(50)
     pools = -(-found.blocks // batch.POOL)
@@ -280,7 +276,7 @@ def test_every_labelled_text_comes_once_an_epoch_with_its_class(small, special):
     assert sum(one.tokens for one in once) == 50
 
 
-def test_labelled_texts_go_on_from_any_place(small):
+def test_labelled_texts_resume_from_any_position(small):
     found, _ = labelled_corpus(50)
     whole = list(islice(labeled_batches(found, TOKENS, 40, 3), 40))
     for stop in (1, 7, 20):
@@ -288,3 +284,11 @@ def test_labelled_texts_go_on_from_any_place(small):
         for (a, after_a), (b, after_b) in zip(whole[stop:], rest, strict=True):
             assert all(torch.equal(x, y) for x, y in zip(a, b.to(torch.device("cpu")), strict=True))
             assert after_a == after_b
+
+
+def test_batches_built_late_do_not_keep_their_pool_and_equal_those_built_at_once(small):
+    found, _ = corpus(50)
+    makes = [make for make, _ in islice(batch.pair_batches(found, TOKENS, 40, 1), 30)]  # several pools
+    for make, (wanted, _) in zip(makes[::-1], [*islice(pair_batches(found, TOKENS, 40, 1), 30)][::-1], strict=True):
+        assert torch.equal(make().source, wanted.source)
+        assert torch.equal(make().target, wanted.target)

@@ -53,8 +53,8 @@ def test_the_tokenizer_of_a_run_is_kept_though_the_data_changes(own, tmp_path):
 def test_encoding_is_done_once_and_again_after_the_file_changed(own, tmp_path, monkeypatch):
     ready(own, tmp_path)
     written = []
-    real = store._write
-    monkeypatch.setattr(store, "_write", lambda *given: written.append(given[2]) or real(*given))
+    real = store._write_pairs
+    monkeypatch.setattr(store, "_write_pairs", lambda *given: written.append(given[2]) or real(*given))
     ready(own, tmp_path)
     assert written == []
     time = os.stat(own.train)
@@ -74,9 +74,7 @@ def test_the_tokenizer_is_trained_on_pairs_spread_over_the_whole_corpus(own, tmp
     monkeypatch.setattr(dataset, "MAX_EXAMPLES", 30)
     lines_read = []
     real = dataset.train_tokenizer
-    monkeypatch.setattr(
-        dataset, "train_tokenizer", lambda text, *how: real(lines_read.extend(text) or lines_read, *how)
-    )
+    monkeypatch.setattr(dataset, "train_tokenizer", lambda text, *how: real(lines_read.extend(text) or lines_read, *how))
     ready(own, tmp_path)
     sources = lines_read[::2]
     assert sources == [line.split("\t")[0] for line in lines[::4]]
@@ -137,9 +135,7 @@ def test_a_set_that_does_not_fit_the_task_is_refused_with_those_that_do(sets, tm
 
 @pytest.mark.parametrize("kind", ["characters", "bytes"])
 def test_the_tokens_of_a_text_decode_to_the_text(sets, tmp_path, kind):
-    found, reports, progress = ready(
-        TextData(source="tinyshakespeare", tokenizer=kind, vocab=300), tmp_path, "language_model"
-    )
+    found, reports, progress = ready(TextData(source="tinyshakespeare", tokenizer=kind, vocab=300), tmp_path, "language_model")
     for text_store, split in ((found.train, "train"), (found.valid, "valid")):
         assert isinstance(text_store, TextStore)
         text = "".join(find_split(TextData(source="tinyshakespeare"), split).text())
@@ -163,7 +159,7 @@ def test_a_word_that_a_set_has_removed_is_the_unknown_token(sets, tmp_path, kind
     found, _, _ = ready(TextData(source="wikitext-2", vocab=200, tokenizer=kind), tmp_path, "language_model")
     unknown = found.tokenizer.special.unk
     assert unknown in found.valid.tokens.tolist()
-    assert found.tokenizer.ids(["⁇"]) == found.tokenizer.ids(["unk"]) == [unknown]  # neither is a token
+    assert found.tokenizer.tokens_to_ids(["⁇"]) == found.tokenizer.tokens_to_ids(["unk"]) == [unknown]  # neither is a token
 
 
 @pytest.mark.parametrize(("text", "prompt"), [
@@ -249,21 +245,17 @@ def test_several_files_make_one_text(tmp_path):
     assert found.tokenizer.decode(found.train.tokens.tolist()) == "one\ntwo"
 
 
-def test_a_mixture_is_learnt_and_shows_a_sample_of_each_set(sets, tmp_path):
+def test_a_mixture_is_encoded_and_shows_a_sample_of_each_set(sets, tmp_path):
     config = TextData(source="multi30k,sst2,agnews-small", prefixed=True, vocab=100)
     found, reports, _ = ready(config, tmp_path)
     assert found.train.pairs == 7
     assert reports[0] == "multi30k,sst2,agnews-small train: 7 pairs"
-    assert [source.split(":")[0] for source, _ in found.samples] == [
-        "translate English to German",
-        "sst2 sentence",
-        "topic",
-    ]
+    assert [source.split(":")[0] for source, _ in found.samples] == ["translate English to German", "sst2 sentence", "topic"]
     again = encode_pairs_split(config, "valid", found.tokenizer, reports.append)
     assert again.digest == found.valid.digest
 
 
-def test_a_further_split_is_encoded_as_its_task_reads_it(sets, tmp_path):
+def test_another_split_is_encoded_as_its_task_reads_it(sets, tmp_path):
     reports: list[str] = []
     found, _, _ = ready(TextData(source="wikitext-2", vocab=200), tmp_path, "masked_lm")
     test = encode_text_split(TextData(source="wikitext-2"), "test", found.tokenizer, reports.append)

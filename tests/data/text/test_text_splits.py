@@ -64,7 +64,7 @@ def test_valid_is_the_validation_split_of_the_named_set(cache):
      r"no set of copy,multi30k has pair 'en-da' \(did you mean 'en-de'"),
     (TextData(source="copy,reverse", text="tok"), "train", "no set of copy,reverse has text 'tok'; they have raw"),
     (TextData(source="multi30k", pair="en-da", prefixed=True), "train", r"no pair 'en-da' \(did you mean 'en-de'"),
-    (TextData(train="a.tsv", prefixed=True), "train", "data.prefixed is for named data sets; in files of your own write"),
+    (TextData(train="a.tsv", prefixed=True), "train", "data.prefixed is for named data sets; in own files write"),
 ])  # fmt: skip
 def test_an_unknown_set_or_split_is_named_with_the_nearest(config, split, message):
     with pytest.raises(ValueError, match=message):
@@ -85,9 +85,7 @@ def test_a_labelled_set_has_texts_and_names_of_classes(sets):
 
 def test_a_text_that_is_one_file_is_split_by_characters(sets):
     whole = "".join(f"{n % 10}bcdefgh\n" for n in range(100))
-    found = [
-        "".join(find_split(TextData(source="tinyshakespeare"), split).text()) for split in ("train", "valid", "test")
-    ]
+    found = ["".join(find_split(TextData(source="tinyshakespeare"), split).text()) for split in ("train", "valid", "test")]
     assert "".join(found) == whole
     assert [len(part) for part in found] == [810, 45, 45]
     identities = {str(find_split(TextData(source="tinyshakespeare"), split).identity) for split in ("train", "valid")}
@@ -120,18 +118,13 @@ def test_with_prefixes_each_source_starts_with_its_task(sets):
         (f"reverse: {toy[0][0]}", toy[0][1]),
     ]  # fmt: skip
     assert pairs(source="multi30k", prefixed=True) == [("translate English to German: en train", "de train")] * 3
-    assert task_prefixes(TextData(source="multi30k,reverse", prefixed=True)) == (
-        "translate English to German: ",
-        "reverse: ",
-    )
+    assert task_prefixes(TextData(source="multi30k,reverse", prefixed=True)) == ("translate English to German: ", "reverse: ")
     assert task_prefixes(TextData(source="multi30k")) == ()
 
 
 def test_a_file_for_a_prefixed_set_gets_its_prefix(sets, tmp_path):
     (tmp_path / "mine.tsv").write_text("A\tB\n")
-    assert pairs(str(tmp_path / "mine.tsv"), source="multi30k", prefixed=True) == [
-        ("translate English to German: A", "B")
-    ]
+    assert pairs(str(tmp_path / "mine.tsv"), source="multi30k", prefixed=True) == [("translate English to German: A", "B")]
     assert pairs(str(tmp_path / "mine.tsv"), source="multi30k,sst2", prefixed=True) == [("A", "B")]
 
 
@@ -164,9 +157,7 @@ def test_the_real_sets_have_the_sizes_of_their_readme():
     sizes = {"train": 1_003_854, "valid": 55_770, "test": 55_770}
     for split, size in sizes.items():
         assert sum(map(len, find_split(TextData(source="tinyshakespeare"), split).text())) == size
-    lines = [
-        sum(1 for _ in find_split(TextData(source="wikitext-2"), split).text()) for split in ("train", "valid", "test")
-    ]
+    lines = [sum(1 for _ in find_split(TextData(source="wikitext-2"), split).text()) for split in ("train", "valid", "test")]
     assert lines == [36718, 3760, 4358]
     assert [count("sst2", split) for split in ("train", "valid", "test")] == [6920, 872, 1821]
     assert [count("agnews-small", split) for split in ("train", "valid", "test")] == [6000, 800, 800]

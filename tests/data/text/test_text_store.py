@@ -253,9 +253,8 @@ def test_labelled_texts_are_encoded_anew_if_the_classes_are_others():
 
 
 def test_only_empty_labelled_texts_are_refused():
-    with pytest.raises(
-        ValueError, match=r"the texts holds no labelled text to use: 1 pairs .*; give a file with text and class"
-    ):
+    wanted = r"the texts holds no labelled text to use: 1 pairs .*; give a file with text and class"
+    with pytest.raises(ValueError, match=wanted):
         put_labels([("", "no")])
 
 
@@ -301,9 +300,7 @@ def test_without_line_ends_each_line_that_is_not_empty_ends_with_the_end_token(k
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(st.sampled_from(["a ", "cat", "\n", " ", "\r\n", "t", "."]), min_size=1, max_size=30), st.integers(1, 9)
-)
+@given(st.lists(st.sampled_from(["a ", "cat", "\n", " ", "\r\n", "t", "."]), min_size=1, max_size=30), st.integers(1, 9))
 def test_how_a_text_is_cut_into_pieces_does_not_matter_if_lines_and_words_stay_whole(kinds, words, chunk):
     text = "".join(words)
     lines = text.splitlines(keepends=True)
@@ -392,9 +389,8 @@ def test_a_longer_text_takes_no_more_memory(kinds, monkeypatch):
     def peak(lines: int) -> int:
         tracemalloc.start()
         try:
-            encode_text(
-                lambda: ("A cat sat on the mat.\n" for _ in range(lines)), "the text", lines, kinds["characters"]
-            )
+            text = lambda: ("A cat sat on the mat.\n" for _ in range(lines))  # noqa: E731
+            encode_text(text, "the text", lines, kinds["characters"])
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

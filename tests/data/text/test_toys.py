@@ -1,4 +1,4 @@
-"""The toys' pairs: the same everywhere, held-out sources apart, and right."""
+"""The toys' pairs: the same everywhere, validation sources separate, and correct."""
 
 import hashlib
 import itertools
@@ -22,7 +22,7 @@ def test_a_toy_is_the_same_on_every_machine():
 
 
 @pytest.mark.parametrize("name", TOYS)
-def test_no_held_out_source_is_in_another_split(name):
+def test_no_source_is_in_two_splits(name):
     counts = {"train": 5000, "valid": 500, "test": 500}
     sources = [{source for source, _ in toy_pairs(name, split, count)} for split, count in counts.items()]
     for a, b in itertools.combinations(sources, 2):
@@ -39,7 +39,7 @@ def test_an_unknown_split_is_named():
         next(toy_pairs("reverse", "dev", 1))
 
 
-def test_copy_copies_and_reverse_turns_round():
+def test_copy_copies_and_reverse_reverses():
     for source, target in toy_pairs("copy", "train", 200):
         assert source == target
     for source, target in toy_pairs("reverse", "train", 200):
@@ -72,7 +72,7 @@ NOUNS = {"book": ("libro", "libri", "m"), "car": ("macchina", "macchine", "f"), 
 
 
 def test_adjectives_agree_with_their_noun_and_follow_it(book):
-    seen = set()
+    found = set()
     for (english, forms), (noun, (one, many, gender)) in itertools.product(FORMS.items(), NOUNS.items()):
         feminine = gender == "f"
         for phrase, wanted in (
@@ -83,11 +83,11 @@ def test_adjectives_agree_with_their_noun_and_follow_it(book):
             for source, target in book.items():
                 if f" {phrase} " in f" {source} ":
                     assert f" {wanted} " in f" {target.lower()} ", (source, target)
-                    seen.add(phrase)
-    assert len(seen) == 27
+                    found.add(phrase)
+    assert len(found) == 27
 
 
-def test_phrases_are_what_an_italian_says(book):
+def test_phrases_are_correct_italian(book):
     known = {
         "She loves me very much": "Mi ama molto",
         "We do not look for them every day": "Non li cerchiamo ogni giorno",
@@ -120,6 +120,6 @@ def test_nobody_is_subject_and_object_at_once(book):
         assert (words[0], words[2]) not in {("I", "me"), ("We", "us"), ("You", "you")}, source
 
 
-def test_one_only_loves_very_much(book):
+def test_very_much_is_used_only_with_love(book):
     assert all("love" in source for source in book if source.endswith("very much"))
     assert any(source.endswith("very much") for source in book)

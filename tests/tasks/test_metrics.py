@@ -3,7 +3,7 @@
 import pytest
 import sacrebleu
 
-from regard.tasks.metrics import score
+from regard.tasks.metrics import translation_scores
 
 ANSWERS = [
     "A man is riding a bicycle down the street .",
@@ -17,7 +17,7 @@ ONE = [
     ["The girl eats an apple"],
     ["People are standing in front of a building ."],
 ]
-TWO = [[*one, other] for one, other in zip(ONE, [
+TWO = [[*refs, other] for refs, other in zip(ONE, [
     "A man is riding his bike along a road .",
     "A pair of dogs play in deep snow.",
     "the girl eats an apple",
@@ -27,12 +27,12 @@ UNEQUAL = [TWO[0], ONE[1], [*TWO[2], "a girl is eating fruit"], ONE[3]]
 
 
 def streams(references: list[list[str]]) -> list[list[str]]:
-    """As sacreBLEU wants them: the first references of all sentences, then the second ones; none may be missing here."""
+    """As sacreBLEU wants them: the first references of all sentences, then the second ones; none may be missing."""
     return [list(stream) for stream in zip(*references, strict=True)]
 
 
-def by_name(references: list[list[str]], tokenised: bool = False) -> dict[str, tuple[float, str]]:
-    return {one.name: (one.value, one.signature) for one in score(ANSWERS, references, tokenised)}
+def by_name(references: list[list[str]], tokenized: bool = False) -> dict[str, tuple[float, str]]:
+    return {score.name: (score.value, score.signature) for score in translation_scores(ANSWERS, references, tokenized)}
 
 
 @pytest.mark.parametrize("references", [ONE, TWO])
@@ -45,28 +45,28 @@ def test_bleu_and_chrf_are_those_of_sacrebleu(references):
     assert found["chrF"][0] == pytest.approx(chrf, rel=1e-12)
 
 
-@pytest.mark.parametrize(("tokenised", "tokenizer"), [(True, "none"), (False, "13a")])
-def test_the_lower_cased_bleu_keeps_the_tokens_of_a_tokenised_text(tokenised, tokenizer):
-    value, signature = by_name(TWO, tokenised)["BLEU, tokenised, lower-cased"]
+@pytest.mark.parametrize(("tokenized", "tokenizer"), [(True, "none"), (False, "13a")])
+def test_the_lower_cased_bleu_keeps_the_tokens_of_a_tokenized_text(tokenized, tokenizer):
+    value, signature = by_name(TWO, tokenized)["BLEU, tokenized, lower-cased"]
     wanted = sacrebleu.corpus_bleu(ANSWERS, streams(TWO), lowercase=True, tokenize=tokenizer, force=True).score
     assert value == pytest.approx(wanted, rel=1e-12)
     assert f"tok:{tokenizer}" in signature
     assert "case:lc" in signature
 
 
-def test_the_trial_text_tells_the_variants_apart():
-    """Else a wrong tokenizer or case would go unseen."""
-    lower = "BLEU, tokenised, lower-cased"
-    values = {by_name(TWO)["BLEU"][0], by_name(TWO, tokenised=False)[lower][0], by_name(TWO, tokenised=True)[lower][0]}
+def test_the_examples_distinguish_the_variants():
+    """Otherwise a wrong tokenizer or case would pass."""
+    lower = "BLEU, tokenized, lower-cased"
+    values = {by_name(TWO)["BLEU"][0], by_name(TWO, tokenized=False)[lower][0], by_name(TWO, tokenized=True)[lower][0]}
     assert len(values) == 3
     assert by_name(ONE)["BLEU"][0] != by_name(UNEQUAL)["BLEU"][0] != by_name(TWO)["BLEU"][0]
 
 
-@pytest.mark.parametrize("tokenised", [True, False])
-def test_sentences_may_have_unequal_numbers_of_references(tokenised):
-    """To say a reference twice changes no best match, so a full table of repeats is the law to hold to."""
+@pytest.mark.parametrize("tokenized", [True, False])
+def test_sentences_may_have_unequal_numbers_of_references(tokenized):
+    """A repeated reference changes no best match, so a full table of repeats gives the same scores."""
     repeated = [(refs * 3)[:3] for refs in UNEQUAL]
-    found, wanted = by_name(UNEQUAL, tokenised), by_name(repeated, tokenised)
+    found, wanted = by_name(UNEQUAL, tokenized), by_name(repeated, tokenized)
     assert {name: value for name, (value, _) in found.items()} == pytest.approx(
         {name: value for name, (value, _) in wanted.items()}, rel=1e-12
     )
@@ -76,13 +76,15 @@ def test_sentences_may_have_unequal_numbers_of_references(tokenised):
 @pytest.mark.parametrize("order", [[3, 2, 1, 0], [1, 3, 0, 2]])
 def test_the_order_of_sentences_does_not_matter(order):
     """The first sentence, or the last, may be the one with the fewest references."""
-    turned = score([ANSWERS[i] for i in order], [UNEQUAL[i] for i in order], tokenised=False)
-    assert [one.value for one in turned] == pytest.approx([one.value for one in score(ANSWERS, UNEQUAL, False)])
+    turned = translation_scores([ANSWERS[i] for i in order], [UNEQUAL[i] for i in order], tokenized=False)
+    assert [score.value for score in turned] == pytest.approx(
+        [score.value for score in translation_scores(ANSWERS, UNEQUAL, False)]
+    )
 
 
-def test_signatures_say_how_each_figure_was_computed():
+def test_signatures_state_how_each_score_was_computed():
     found = by_name(TWO)
-    for name in ("BLEU", "chrF", "BLEU, tokenised, lower-cased"):
+    for name in ("BLEU", "chrF", "BLEU, tokenized, lower-cased"):
         assert "nrefs:2" in found[name][1]
         assert f"version:{sacrebleu.__version__}" in found[name][1]
     assert "case:mixed" in found["BLEU"][1]
@@ -91,21 +93,21 @@ def test_signatures_say_how_each_figure_was_computed():
     assert "nc:6|nw:0" in found["chrF"][1]
 
 
-def test_exact_is_the_share_of_answers_equal_to_any_reference():
+def test_exact_is_the_percentage_of_answers_equal_to_any_reference():
     assert by_name(ONE)["exact"][0] == 0.0  # the third differs in one capital
     assert by_name(TWO)["exact"][0] == 25.0
-    assert {one.name: one.value for one in score(ANSWERS, [[a] for a in ANSWERS], False)} == pytest.approx(
-        {"BLEU": 100, "chrF": 100, "BLEU, tokenised, lower-cased": 100, "exact": 100}
-    )
+    assert {
+        score.name: score.value for score in translation_scores(ANSWERS, [[a] for a in ANSWERS], False)
+    } == pytest.approx({"BLEU": 100, "chrF": 100, "BLEU, tokenized, lower-cased": 100, "exact": 100})
 
 
 def test_answers_without_references_are_refused():
     with pytest.raises(ValueError, match="zip"):
-        score(ANSWERS, TWO[:-1], tokenised=False)
+        translation_scores(ANSWERS, TWO[:-1], tokenized=False)
 
 
-def test_a_tokenised_text_of_many_lines_raises_no_warning(caplog):
-    """A scorer may suspect a hundred lines that end in " ."; that the text is tokenised is known here."""
-    for tokenised in (True, False):
-        score(["a dog runs ."] * 150, [["a dog runs ."]] * 150, tokenised)
+def test_a_tokenized_text_of_many_lines_raises_no_warning(caplog):
+    """SacreBLEU warns of a hundred lines that end in " ."; here the text is known to be tokenized."""
+    for tokenized in (True, False):
+        translation_scores(["a dog runs ."] * 150, [["a dog runs ."]] * 150, tokenized)
     assert not caplog.records
