@@ -1,4 +1,4 @@
-"""sha256 of every file of the named data sets: of a text, as it is after decompression; of pictures, the .npz itself."""
+"""sha256 of every file of the named data sets: of a text, as it is after decompression; of images, the .npz itself."""
 
 __all__ = ["SHA256"]
 
