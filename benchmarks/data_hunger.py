@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rig import say
 
-from regard.tasks import read_run
+from regard.tasks import read_run, task_of
 from regard.tasks.load import load as open_run
-from regard.tasks.metrics import score_split
+from regard.tasks.task import ScoreOptions
 from regard.train.loop import fit
 
 STEPS = 1000
@@ -40,7 +40,7 @@ def main() -> None:
     for name, accuracies in found.items():
         table.add_row(name, *(f"{accuracy:.1f} %" for accuracy in accuracies))
     Console(width=110).print(table)
-    result: dict[str, Any] = {"steps": asked.steps, "shares": FRACTIONS, "accuracy": found}
+    result: dict[str, Any] = {"steps": asked.steps, "fractions": FRACTIONS, "accuracy": found}
     if asked.steps == STEPS:  # a trial does not overwrite published results
         say(f"saved in {rig.named(rig.save('hunger', result))}")
         draw(result, rig.HERE.parent / "docs" / "hunger.png")
@@ -51,7 +51,8 @@ def reach(recipe: str, fraction: float, asked: Any) -> float:
     changes = (*ALIKE, f"data.fraction={fraction}", f"train.steps={asked.steps}", f"train.warmup={asked.steps // 10}",
                f"train.eval_every={asked.steps}", f"train.save_every={asked.steps}")  # fmt: skip
     done = fit(read_run(recipe, changes), asked.runs / f"{recipe}-{fraction}", fresh=True)
-    accuracy = score_split(open_run(done.folder), "test")[0].value
+    opened = open_run(done.folder)
+    accuracy = task_of(opened.run).score(opened, "test", ScoreOptions())[0].value
     say(f"{recipe}, {fraction:.0%}: {accuracy:.1f} % after {done.minutes:.1f} minutes")
     return accuracy
 
@@ -60,7 +61,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
     """Plot accuracy against the number of training images."""
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.add_subplot()
-    counts = [IMAGES * fraction for fraction in result["shares"]]
+    counts = [IMAGES * fraction for fraction in result["fractions"]]
     for name, accuracies in result["accuracy"].items():
         axes.plot(counts, accuracies, marker="o", label=name, color=COLOURS[name])
         axes.annotate(f"{accuracies[-1]:.1f}", (counts[-1], accuracies[-1]), xytext=(6, 0), textcoords="offset points")

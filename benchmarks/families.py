@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 from rig import say
 
-from regard.tasks import read_run
+from regard.tasks import read_run, task_of
 from regard.tasks.load import load as open_run
-from regard.tasks.metrics import score_split
+from regard.tasks.task import ScoreOptions
 from regard.train.loop import fit
 from regard.view.cost import image_cost
 
@@ -54,10 +54,10 @@ def train(recipe: str, minutes: float, runs: Path) -> dict[str, Any]:
                f"train.save_every={steps}")  # fmt: skip
     done = fit(read_run(recipe, changes), runs / recipe, fresh=True)
     opened = open_run(done.folder)
-    accuracy = score_split(opened, "test")[0].value
+    accuracy = task_of(opened.run).score(opened, "test", ScoreOptions())[0].value
     size = image_cost(opened.run.family, opened.run.model).whole.parameters
     return {"recipe": recipe, "parameters": size, "steps": steps, "minutes": stepping(done.folder, opened.run.train.batch_size),
-            "accuracy": accuracy, "pictures": steps * opened.run.train.batch_size}  # fmt: skip
+            "accuracy": accuracy, "images": steps * opened.run.train.batch_size}  # fmt: skip
 
 
 def stepping(folder: Path, images: int) -> float:
@@ -90,7 +90,7 @@ def show(rows: list[dict[str, Any]], minutes: float) -> None:
     table = Table("", "parameters", "minutes", "images processed", "accuracy on test",
                   title=f"CIFAR-10, about {minutes:g} minutes each, {rig.threads()} cores")  # fmt: skip
     for row in sorted(rows, key=lambda row: -row["accuracy"]):
-        table.add_row(row["recipe"], f"{row['parameters']:,}", f"{row['minutes']:.1f}", f"{row['pictures']:,}",
+        table.add_row(row["recipe"], f"{row['parameters']:,}", f"{row['minutes']:.1f}", f"{row['images']:,}",
                       f"{row['accuracy']:.1f} %")  # fmt: skip
     Console(width=110).print(table)
 

@@ -232,9 +232,7 @@ def show(sides: list[dict[str, Any]], limit: Spread | None, config: GPTConfig, a
     if limit:
         bounds = (f"{1e9 * limit.median / floats(config) / size:,.0f} in {name}" for name, size in BYTES.items())
         bound = f"limit {limit.median:,.1f} GB/s, tokens/s {', '.join(bounds)}"
-    titled = (
-        f"GPT-2 {asked.size} generates {asked.tokens} tokens after {PROMPT}, greedy; {asked.repeats} repeats; {bound}"
-    )
+    titled = f"GPT-2 {asked.size} generates {asked.tokens} tokens after {PROMPT}, greedy; {asked.repeats} repeats; {bound}"
     columns = ("settings", "tokens/s", "× Hugging Face", "of the limit", "tokens equal to plain float32")
     table = Table("", "", *columns, title=titled)
     for row in sides:

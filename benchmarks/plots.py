@@ -113,9 +113,7 @@ def speed(found: dict[str, Any]) -> Figure | None:
     if questions:
         draw_translation(rows[-1], questions)
     results = [found.get(name) for name in ("training", "translation")]
-    text = (
-        "Bars: median; whiskers: least and most; regard × 1.5: it is 1.5 times as fast (median of the repeats' ratios)."
-    )
+    text = "Bars: median; whiskers: least and most; regard × 1.5: it is 1.5 times as fast (median of the repeats' ratios)."
     caption(figure, results, text)
     return figure
 
@@ -206,10 +204,7 @@ def draw_growth(axes: Axes, found: dict[str, Any], key: str, what: str, unit: fl
     """Both paths of attention against length."""
     for path, shade, marker in (("explicit", GREY, "s"), ("fused", ACCENT, "o")):
         rows = [row for row in found["rows"] if row["path"] == path]
-        y = [
-            {k: unit * v for k, v in row[key].items()} if isinstance(row[key], dict) else unit * row[key]
-            for row in rows
-        ]
+        y = [{k: unit * v for k, v in row[key].items()} if isinstance(row[key], dict) else unit * row[key] for row in rows]
         power = found["exponents"][path][what]
         label = path if power is None else f"{path}: grows as length$^{{{power:.2f}}}$"
         draw_line(axes, [row["length"] for row in rows], y, label, color=shade, marker=marker, linewidth=2)
@@ -319,9 +314,7 @@ def curves(found: dict[str, Any]) -> Figure | None:
             panel.grid(color="#e6e6e6", linewidth=0.8)
     axes[0, 0].set_ylabel("nats a token")
     axes[1, 0].set_ylabel("difference,\nnats a token")
-    text = (
-        f"Model {result['size']}: the same initial weights, the same batches; with dropout each samples its own masks."
-    )
+    text = f"Model {result['size']}: the same initial weights, the same batches; with dropout each samples its own masks."
     caption(figure, [result], text)
     return figure
 

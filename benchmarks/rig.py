@@ -105,9 +105,7 @@ class Worker:
         self.words.close()
 
 
-def start(
-    peers: Iterable[Peer], environ: dict[str, str], prepare: dict[str, Any]
-) -> tuple[list[Worker], dict[str, str]]:
+def start(peers: Iterable[Peer], environ: dict[str, str], prepare: dict[str, Any]) -> tuple[list[Worker], dict[str, str]]:
     """Start workers; return them, and the reason for each peer that cannot be measured."""
     ready, missing = [], {}
     for peer in peers:

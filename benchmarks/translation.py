@@ -153,9 +153,7 @@ def main() -> None:
     asked = options.parse_args()
     train(asked.run)
     task, slow = keep_ended(gather(asked.run, asked.sentences))
-    marian = to_marian.write(
-        asked.run, rig.HERE / ".cache", list(zip(task.texts, task.references, strict=True))[:PROBES]
-    )
+    marian = to_marian.write(asked.run, rig.HERE / ".cache", list(zip(task.texts, task.references, strict=True))[:PROBES])
     given = {"run": str(asked.run.resolve()), "marian": str(marian.resolve()),
              "sources": task.sources, "limits": task.limits}  # fmt: skip
     workers, missing = rig.start(PEERS, {}, given)

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from regard.train.metrics import score
 from rich.console import Console
 from rich.table import Table
 
 from regard.data.text.tokenizer import Tokenizer
+from regard.tasks.metrics import translation_scores
 
 
 def compare_outputs(
@@ -17,7 +17,7 @@ def compare_outputs(
     for question in found:
         for side, answers in question["answers"].items():
             texts = [tokenizer.decode(ids) for ids in answers]
-            bleu = score(texts, [[reference] for reference in references[: len(texts)]], tokenised=False)[0]
+            bleu = translation_scores(texts, [[reference] for reference in references[: len(texts)]], tokenized=False)[0]
             same = sum(ids == wanted for ids, wanted in zip(answers, slow[question["beam"]], strict=False))
             rows.append({"side": side, "question": question["name"], "BLEU": bleu.value, "signature": bleu.signature,
                          "same as the slow path": same, "sentences": len(answers)})  # fmt: skip

@@ -84,12 +84,7 @@ def measure(name: str, batch: int, ready: list[rig.Worker], repeats: int) -> dic
     found = rig.interleave(ready, repeats, "repeat", batch=batch, rounds=max(1, 4 // batch))
     speeds = {side: [batch / seconds for seconds in times] for side, times in found.items()}
     ratio = rig.ratio(speeds[OURS], speeds[THEIRS]) if speeds.keys() >= {OURS, THEIRS} else None
-    return {
-        "model": name,
-        "batch": batch,
-        "ratio": ratio,
-        **{side: Spread.of(values) for side, values in speeds.items()},
-    }
+    return {"model": name, "batch": batch, "ratio": ratio, **{side: Spread.of(values) for side, values in speeds.items()}}
 
 
 def show(rows: list[dict[str, Any]], repeats: int) -> None:

@@ -27,9 +27,7 @@ def convert(marian: Path, folder: Path) -> None:
     config, weights = json.loads((marian / "config.json").read_text()), load_file(marian / "model.safetensors")
     tokens = json.loads((marian / "tokens.json").read_text(encoding="utf-8"))
     heads, depths = config["encoder_attention_heads"], (config["encoder_layers"], config["decoder_layers"])
-    spec = transformer_spec.TransformerSpec.from_config(
-        depths, heads, pre_norm=False, activation=common_spec.Activation.RELU
-    )
+    spec = transformer_spec.TransformerSpec.from_config(depths, heads, pre_norm=False, activation=common_spec.Activation.RELU)
     fill(spec, config, weights)
     spec.register_source_vocabulary(tokens)
     spec.register_target_vocabulary(tokens)
@@ -120,20 +118,13 @@ class Side:
         wanted = {"compute_type": precision, **{key: settings.pop(key) for key in ("inter_threads", "intra_threads")}}
         if wanted != self.opened:
             self.translator, self.opened = ctranslate2.Translator(str(self.folder), **wanted), wanted
-        self.how = {
-            "beam_size": beam,
-            "length_penalty": 1,
-            "patience": 1,
-            **settings,
-        }  # the rest says how to cut batches
+        self.how = {"beam_size": beam, "length_penalty": 1, "patience": 1, **settings}  # the rest says how to cut batches
         self.groups = [[row] for row in range(rows)] if alone else [list(range(rows))]
         return ""
 
     def translate(self, rows: list[int]) -> list[Any]:
         most = max(self.limits[row] for row in rows)  # one limit for all sentences of a call
-        return self.translator.translate_batch(
-            [self.sources[row] for row in rows], max_decoding_length=most, **self.how
-        )
+        return self.translator.translate_batch([self.sources[row] for row in rows], max_decoding_length=most, **self.how)
 
     def repeat(self) -> dict[str, list[float]]:
         """Seconds of all sentences at once, or of each alone."""

@@ -50,10 +50,7 @@ def fill(spec: Any, weights: dict[str, Any]) -> None:
 
 
 def linear(spec: Any, weights: dict[str, Any], name: str) -> None:
-    spec.weight, spec.bias = (
-        weights[f"{name}.weight"].T,
-        weights[f"{name}.bias"],
-    )  # GPT-2 stores its matrices transposed
+    spec.weight, spec.bias = (weights[f"{name}.weight"].T, weights[f"{name}.bias"])  # GPT-2 stores its matrices transposed
 
 
 def norm(spec: Any, weights: dict[str, Any], name: str) -> None:

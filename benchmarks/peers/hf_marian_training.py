@@ -18,11 +18,7 @@ from worker import Training, learn, parameters, serve_training
 def build(shape: dict[str, Any]) -> MarianMTModel:
     sides = {}
     for side in ("encoder", "decoder"):
-        sides |= {
-            f"{side}_layers": shape["depth"],
-            f"{side}_attention_heads": shape["heads"],
-            f"{side}_ffn_dim": shape["mlp"],
-        }
+        sides |= {f"{side}_layers": shape["depth"], f"{side}_attention_heads": shape["heads"], f"{side}_ffn_dim": shape["mlp"]}
     config = MarianConfig(
         vocab_size=shape["vocab"],
         d_model=shape["dim"],

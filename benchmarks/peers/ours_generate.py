@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from worker import serve, timed
 
+from regard.decode.fast import decoder
 from regard.decode.precision import PrecisionProbe
 from regard.decode.search import argmax, stream
 from regard.interop.hf import import_model
@@ -28,7 +29,7 @@ class Side:
     def write(self) -> list[int]:
         """Generate the requested number of tokens, without an end token."""
         source = torch.tensor([self.prompt])
-        return list(stream(self.model, source, argmax, bos=source[:, -1], limit=self.tokens))
+        return list(stream(decoder(self.model), source, argmax, bos=source[:, -1], limit=self.tokens))
 
     def repeat(self) -> float:
         """Seconds of one text."""

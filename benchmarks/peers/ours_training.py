@@ -47,7 +47,7 @@ def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training
             group["lr"] = rate
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return float(loss) / tokens, mean
+        return float(loss.detach()) / tokens, mean
 
     batches = [PairBatch(*pair) for pair in pairs]
     about = {"version": VERSION, "torch": torch.__version__, "parameters": parameters(model), "given": "fused Adam"}

@@ -30,9 +30,7 @@ class Side:
         return ""
 
     def translate(self, rows: list[int]) -> list[Any]:
-        return self.translator.search(
-            [self.sources[row] for row in rows], beam=self.beam, batch=self.batch, penalty=1.0
-        )
+        return self.translator.search([self.sources[row] for row in rows], beam=self.beam, batch=self.batch, penalty=1.0)
 
     def repeat(self) -> dict[str, list[float]]:
         """Seconds of all sentences at once, or of each alone."""

@@ -142,12 +142,7 @@ class SmoothedLoss(nn.Module):
 
     def __init__(self, vocab: int, pad: int, label_smoothing: float):
         super().__init__()
-        self.divergence, self.vocab, self.pad, self.label_smoothing = (
-            nn.KLDivLoss(reduction="sum"),
-            vocab,
-            pad,
-            label_smoothing,
-        )
+        self.divergence, self.vocab, self.pad, self.label_smoothing = (nn.KLDivLoss(reduction="sum"), vocab, pad, label_smoothing)
         gold, other = 1 - label_smoothing + label_smoothing / vocab, label_smoothing / vocab
         self.entropy = -gold * math.log(gold) - (vocab - 1) * other * math.log(other)
 

@@ -51,10 +51,7 @@ class TorchTransformer(nn.Module):
                       src_key_padding_mask=pads, memory_key_padding_mask=pads)  # fmt: skip
         logits = x @ self.tokens.weight.T  # (B, T, V)
         return F.cross_entropy(
-            logits.flatten(0, 1),
-            wanted.flatten(),
-            ignore_index=self.shape["pad"],
-            label_smoothing=self.shape["label_smoothing"],
+            logits.flatten(0, 1), wanted.flatten(), ignore_index=self.shape["pad"], label_smoothing=self.shape["label_smoothing"]
         )
 
 

@@ -35,10 +35,7 @@ class Pair(nn.Module):
         around = {"num_tokens": shape["vocab"], "max_seq_len": 512, "emb_dropout": drop, "scaled_sinu_pos_emb": True}
         self.encoder = TransformerWrapper(**around, attn_layers=Encoder(**layers), return_only_embed=True)
         self.decoder = TransformerWrapper(
-            **around,
-            attn_layers=Decoder(**layers, cross_attend=True),
-            token_emb=self.encoder.token_emb,
-            tie_embedding=True,
+            **around, attn_layers=Decoder(**layers, cross_attend=True), token_emb=self.encoder.token_emb, tie_embedding=True
         )
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -16,10 +16,8 @@ from regard.tasks.text_embedding import TextEmbedder
 def test_a_masked_word_is_the_most_likely_of_a_forward_pass(masked_lm):
     found = masked_lm.fill("the [MASK] sat on the [MASK]", top=4)
     special = masked_lm.tokenizer.special
-    ids = [
-        special.mask if token == "[MASK]" else masked_lm.tokenizer.tokens_to_ids([token])[0]
-        for token in ["the", "[MASK]", "sat", "on", "the", "[MASK]"]
-    ]
+    [the], [sat], [on] = masked_lm.tokenizer.encode(["the", "sat", "on"])
+    ids = [the, special.mask, sat, on, the, special.mask]
     logits = masked_lm.model(torch.tensor([[special.bos, *ids, special.eos]]))[0, [2, 6]]
     logits[:, list(masked_lm.tokenizer.special_ids)] = -torch.inf
     best = logits.argmax(-1).tolist()
