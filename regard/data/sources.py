@@ -52,11 +52,6 @@ SHA256 = {file: digest for digest, file in map(str.split, _SUMS)}
 LANGUAGES = {"en": "English", "de": "German", "fr": "French", "it": "Italian", "hi": "Hindi"}
 
 
-def _tatoeba(language: str) -> Source:
-    return Source((f"en-{language}",), _THREE, "valid", "CC BY 2.0 FR (tatoeba.org, manythings.org/anki)",
-                  {"raw": "{split}.tsv.gz"}, {}, several=True)  # fmt: skip
-
-
 def _images(licence: str, side: int, valid: int, *labels: str) -> Source:
     return Source((), _THREE, "valid", licence, {"raw": "{split}.npz"}, {}, kind="images", prefix="", labels=labels,
                   valid_images=valid, side=side)  # fmt: skip
@@ -68,16 +63,16 @@ SOURCES: dict[str, Source] = {
                        "none stated; captions of Flickr30k, for research, non-commercial",
                        {"raw": "{split}.{lang}.gz", "tok": "tok/{split}.lc.norm.tok.{lang}.gz"},
                        {"raw": _MULTI30K + "/raw/{split}.{lang}.gz", "tok": _MULTI30K + "/tok/{split}.lc.norm.tok.{lang}"}),
-    **{f"tatoeba-en-{language}": _tatoeba(language) for language in ("it", "de", "fr", "hi")},
+    **{f"tatoeba-en-{language}": Source((f"en-{language}",), _THREE, "valid", "CC BY 2.0 FR (tatoeba.org, manythings.org/anki)",
+                                        {"raw": "{split}.tsv.gz"}, {}, several=True) for language in ("it", "de", "fr", "hi")},
     "tinyshakespeare": Source((), _THREE, "valid", "public domain", {"raw": "input.txt.gz"}, {"raw": _SHAKESPEARE}, kind="text",
                               prefix="", parts={"train": (0, 90), "valid": (90, 95), "test": (95, 100)}),
     "wikitext-2": Source((), _THREE, "valid", "CC BY-SA (Wikipedia; Merity et al. 2016)", {"raw": "{split}.txt.gz"},
                          {"raw": _WIKITEXT}, kind="text", prefix="", unknown="<unk>"),
     "sst2": Source((), _THREE, "valid", "none stated; Socher et al. 2013, for research", {"raw": "{split}.tsv.gz"}, {},
                    kind="labels", prefix="sst2 sentence: ", labels=("negative", "positive")),
-    "agnews-small": Source((), _THREE, "valid", "for research, non-commercial (AG's corpus of news)",
-                           {"raw": "{split}.tsv.gz"}, {}, kind="labels", prefix="topic: ",
-                           labels=("World", "Sports", "Business", "Sci/Tech")),
+    "agnews-small": Source((), _THREE, "valid", "for research, non-commercial (AG's corpus of news)", {"raw": "{split}.tsv.gz"},
+                           {}, kind="labels", prefix="topic: ", labels=("World", "Sports", "Business", "Sci/Tech")),
     "cifar10": _images("none stated; Krizhevsky 2009, for research", 32, 5000, "airplane", "automobile", "bird", "cat", "deer",
                        "dog", "frog", "horse", "ship", "truck"),
     "fashion-mnist": _images("MIT (Zalando SE)", 28, 1000, "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal",

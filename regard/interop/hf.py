@@ -63,7 +63,10 @@ def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -
         imported = weights.read_model(folder)
         if text := imported.table.text:
             tokenizer = read_tokenizer_for(imported, text, folder)
-            data = _text_data(imported, text, tokenizer, read_max_len(folder))
+            max_len = getattr(imported.config, "max_len", MAX_LEN)
+            if limit := read_max_len(folder):
+                max_len = max(2, min(limit, max_len) - 2)  # without start and end
+            data = {"tokenizer": text.tokenizer, "vocab": tokenizer.vocab, "max_len": max_len}
         else:
             how = read_processor(folder, imported.table.image_processor, imported.config.channels)
             imported, tokenizer = _with_image_size(imported, how.image), None
@@ -93,7 +96,9 @@ def export_run(folder: Path, to: Path) -> None:
             files = _text_files(files_of_run.tokenizer, run, text, hf)
             write_atomic(part / "tokenizer.json", add_special_tokens(files_of_run.tokenizer, text).encode())
         else:
-            files = {"config.json": hf, PROCESSOR: describe_processor(_preprocessing(run))}
+            size, data, half = config.image, run.data, [0.5] * config.channels
+            how = ImagePreprocessing(size, resize_side(data, size), data.fit, data.resample, data.mean or half, data.std or half)
+            files = {"config.json": hf, PROCESSOR: describe_processor(how)}
         for name, content in files.items():
             write_atomic(part / name, json.dumps(content, indent=2, ensure_ascii=False).encode())
         weights.write_weights(family, config, model, part, untrained)
@@ -135,13 +140,6 @@ def _create_whole(to: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _text_data(imported: ImportedModel, text: TextFormat, tokenizer: Tokenizer, limit: int) -> dict[str, object]:
-    max_len = getattr(imported.config, "max_len", MAX_LEN)
-    if limit:
-        max_len = max(2, min(limit, max_len) - 2)  # without start and end
-    return {"tokenizer": text.tokenizer, "vocab": tokenizer.vocab, "max_len": max_len}
-
-
 def _text_files(tokenizer_file: Path, run: Run, text: TextFormat, hf: dict[str, object]) -> dict[str, dict[str, object]]:
     """The JSON files of a text model."""
     tokenizer, max_len = Tokenizer.load(tokenizer_file), getattr(run.model, "max_len", MAX_LEN)
@@ -162,11 +160,6 @@ def _with_image_size(imported: ImportedModel, image: int) -> ImportedModel:
         raise ValueError(f"{PROCESSOR} makes images of {image} pixels, its model wants {imported.config.image}; "
                          f"they are not from the same checkpoint: download both again")  # fmt: skip
     return imported
-
-
-def _preprocessing(run: Run) -> ImagePreprocessing:
-    size, data, default = run.model.image, run.data, [0.5] * run.model.channels
-    return ImagePreprocessing(size, resize_side(data, size), data.fit, data.resample, data.mean or default, data.std or default)
 
 
 def _labels(imported: ImportedModel) -> list[str]:

@@ -70,11 +70,9 @@ def _read_wordpiece(folder: Path) -> tokenizers.Tokenizer:
     if missing:
         raise ValueError(f"vocab.txt has no {missing[0]}; wanted BERT's vocabulary, one token per line")
     inner = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))  # noqa: S106
-    inner.normalizer = normalizers.BertNormalizer(
-        lowercase=bool(options.get("do_lower_case", True)),
-        strip_accents=None if (strip := options.get("strip_accents")) is None else bool(strip),
-        handle_chinese_chars=bool(options.get("tokenize_chinese_chars", True)),
-    )
+    chinese, lower = (bool(options.get(key, True)) for key in ("tokenize_chinese_chars", "do_lower_case"))
+    strip = None if (accents := options.get("strip_accents")) is None else bool(accents)
+    inner.normalizer = normalizers.BertNormalizer(handle_chinese_chars=chinese, lowercase=lower, strip_accents=strip)
     inner.pre_tokenizer, inner.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
     inner.add_special_tokens([token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if token in vocab])
     return _with_template(inner, "[CLS]", "[SEP]")

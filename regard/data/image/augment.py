@@ -43,8 +43,7 @@ def crop(x: Tensor, side: int, pad: int, generator: Generator) -> Tensor:
 def _crop_indices(length: int, side: int, pad: int, count: int, generator: Generator) -> Tensor:
     """Indices below `length` of each crop, mirrored beyond the edges: (count, side)."""
     first = torch.randint(length + 2 * pad - side + 1, (count, 1), generator=generator) - pad
-    last = length - 1
-    return last - (last - (first + torch.arange(side)).abs()).abs()
+    return length - 1 - (length - 1 - (first + torch.arange(side)).abs()).abs()
 
 
 def flip(x: Tensor, generator: Generator) -> Tensor:
@@ -151,8 +150,7 @@ def _sharpness(x: Tensor, magnitude: Tensor) -> Tensor:
     if min(x.shape[-2:]) > 2:
         tall = soft[:, :, :-2] + soft[:, :, 1:-1] + soft[:, :, 2:]  # (B, C, Y - 2, X)
         around = tall[..., :-2] + tall[..., 1:-1] + tall[..., 2:]  # (B, C, Y - 2, X - 2)
-        middle = soft[:, :, 1:-1, 1:-1]
-        soft[:, :, 1:-1, 1:-1] = ((around + 4 * middle) / 13).round()
+        soft[:, :, 1:-1, 1:-1] = ((around + 4 * soft[:, :, 1:-1, 1:-1]) / 13).round()
     return _enhance(soft, x, magnitude)
 
 

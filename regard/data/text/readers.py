@@ -30,11 +30,10 @@ def read_pairs(files: list[Path], columns: str = "source,target") -> Iterator[Pa
 def _tsv(file: Path) -> Iterator[Pair]:
     for number, line in enumerate(read_lines(file), 1):
         source, tab, rest = line.partition("\t")
-        if not tab:
-            if not line.strip():
-                continue
+        if tab:
+            yield source, rest.partition("\t")[0]
+        elif line.strip():
             raise ValueError(f"{file} line {number} has no tab; wanted source, a tab, target; or text, a tab, class")
-        yield source, rest.partition("\t")[0]
 
 
 def _jsonl(file: Path, columns: str) -> Iterator[Pair]:
