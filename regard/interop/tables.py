@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from regard.config import build
 
-__all__ = ["FIRST_ROW", "SAME", "SEQ2SEQ", "ZEROS", "HFCheckpoint", "HFConfig", "HFFamily", "TensorMap", "TextFormat", "Transform",
-           "Weights", "map_layer"]  # fmt: skip
+__all__ = ["FIRST_ROW", "SAME", "SEQ2SEQ", "ZEROS", "HFCheckpoint", "HFConfig", "HFFamily", "TensorMap", "TextFormat",
+           "Transform", "Weights", "map_layer"]  # fmt: skip
 
 HFConfig = Mapping[str, object]  # a parsed JSON file
 Weights = dict[str, Tensor]

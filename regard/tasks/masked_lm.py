@@ -119,8 +119,8 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
 
 def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[MaskedBatch]:
     text, tokenizer, t = plain_text(dataset.train).tokens, dataset.tokenizer, run.train
-    return masked_windows(text, run.data.max_len, t.batch_tokens, t.seed, tokenizer.special, tokenizer.special_ids, tokenizer.vocab,
-                          position)  # fmt: skip
+    return masked_windows(text, run.data.max_len, t.batch_tokens, t.seed, tokenizer.special, tokenizer.special_ids,
+                          tokenizer.vocab, position)  # fmt: skip
 
 
 def _validation(run: Run, dataset: TextDataset) -> Iterator[MaskedBatch]:

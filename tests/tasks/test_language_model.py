@@ -24,18 +24,14 @@ def make_generator(kind: str = "characters", max_len: int = 40) -> TextGenerator
     model = GPT(config).eval()
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.5)
-    return TextGenerator(
-        model, tokenizer, Run("tiny", "gpt", config, task="language_model", data=TextData(tokenizer=kind))
-    )
+    return TextGenerator(model, tokenizer, Run("tiny", "gpt", config, task="language_model", data=TextData(tokenizer=kind)))
 
 
 generator = make_generator()
 
 
 @law
-@given(
-    text=st.text("ab", max_size=12), stop=st.lists(st.text("ab", min_size=1, max_size=3), max_size=3), data=st.data()
-)
+@given(text=st.text("ab", max_size=12), stop=st.lists(st.text("ab", min_size=1, max_size=3), max_size=3), data=st.data())
 def test_pieces_end_before_the_stop_string_completed_first(text, stop, data):
     cuts = sorted(data.draw(st.sets(st.integers(1, len(text)), max_size=6)) | {len(text)}) if text else []
     pieces = list(_until(stop, iter([text[:cut] for cut in cuts])))
@@ -46,11 +42,7 @@ def test_pieces_end_before_the_stop_string_completed_first(text, stop, data):
 
 
 @law
-@given(
-    seed=st.integers(0, 500),
-    temperature=st.sampled_from([0.0, 0.7, 1.5]),
-    stop=st.text("aeot ", min_size=1, max_size=2),
-)
+@given(seed=st.integers(0, 500), temperature=st.sampled_from([0.0, 0.7, 1.5]), stop=st.text("aeot ", min_size=1, max_size=2))
 def test_a_text_with_a_stop_string_is_a_prefix_of_the_text_without(seed, temperature, stop):
     how = {"tokens": 20, "temperature": temperature, "seed": seed}
     whole = generator.generate("to be", **how)

@@ -96,9 +96,9 @@ def test_signatures_state_how_each_score_was_computed():
 def test_exact_is_the_percentage_of_answers_equal_to_any_reference():
     assert by_name(ONE)["exact"][0] == 0.0  # the third differs in one capital
     assert by_name(TWO)["exact"][0] == 25.0
-    assert {
-        score.name: score.value for score in translation_scores(ANSWERS, [[a] for a in ANSWERS], False)
-    } == pytest.approx({"BLEU": 100, "chrF": 100, "BLEU, tokenized, lower-cased": 100, "exact": 100})
+    assert {score.name: score.value for score in translation_scores(ANSWERS, [[a] for a in ANSWERS], False)} == pytest.approx(
+        {"BLEU": 100, "chrF": 100, "BLEU, tokenized, lower-cased": 100, "exact": 100}
+    )
 
 
 def test_answers_without_references_are_refused():

@@ -48,9 +48,7 @@ def assert_same(got, wanted) -> None:
 # Threads
 
 
-@pytest.mark.parametrize(
-    "how", [{"beam": 1, "scored": True}, {"beam": 3, "n_best": 3}, {"beam": 2, "batch": 5}], ids=str
-)
+@pytest.mark.parametrize("how", [{"beam": 1, "scored": True}, {"beam": 3, "n_best": 3}, {"beam": 2, "batch": 5}], ids=str)
 def test_one_thread_and_two_give_the_same_translations(translator, cores, workers, how):
     cores(1)
     alone = translator.translate(TEXTS, **how)
@@ -84,9 +82,7 @@ def test_watched_attention_is_collected_by_one_thread(translator, cores, workers
     with watch(translator.model) as recorded:
         watched = translator.translate(TEXTS, beam=1, scored=True)
     assert workers == [threading.get_ident()]
-    [lengths] = {
-        tuple(w.shape[-1] for w in calls) for name, calls in recorded.items() if name.endswith("decoder.0.attn")
-    }
+    [lengths] = {tuple(w.shape[-1] for w in calls) for name, calls in recorded.items() if name.endswith("decoder.0.attn")}
     assert lengths == tuple(range(1, len(lengths) + 1))  # the steps, in their order
     assert_same(watched, translator.translate(TEXTS, beam=1, scored=True))
 
@@ -120,9 +116,7 @@ def test_an_interrupted_translation_restores_the_number_of_threads(translator, c
 
 
 @settings(max_examples=10)
-@given(
-    texts=st.lists(st.sampled_from(["", *TEXTS[:6]]), max_size=12), batch=st.integers(1, 5), threads=st.integers(1, 2)
-)
+@given(texts=st.lists(st.sampled_from(["", *TEXTS[:6]]), max_size=12), batch=st.integers(1, 5), threads=st.integers(1, 2))
 def test_answers_come_in_the_order_of_the_sentences_and_an_empty_one_stays_empty(translator, texts, batch, threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
