@@ -17,10 +17,9 @@ import tomli_w
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 
-__all__ = [
-    "STRICT", "DecodeConfig", "Family", "Learns", "Run", "TrainConfig", "build", "build_run", "nearest", "parse_value",
-    "read_tables", "recipes", "require_divisible", "require_fraction", "require_max", "require_min", "tasks_of", "to_toml",
-]  # fmt: skip
+__all__ = ["STRICT", "DecodeConfig", "Family", "Learns", "Run", "TrainConfig", "build", "build_run", "check_model", "nearest",
+           "parse_value", "read_tables", "recipes", "require_divisible", "require_fraction", "require_max", "require_min",
+           "tasks_of", "to_toml"]  # fmt: skip
 
 STRICT = ConfigDict(extra="forbid", strict=True)
 TOP_LEVEL = ("name", "task", "init", "untrained", "licence")  # keys outside any table
@@ -56,6 +55,16 @@ def require_divisible(dim: int, heads: int) -> None:
     """Refuse a width that does not divide into the heads."""
     if dim % heads:
         raise ValueError(f"width {dim} does not split into {heads} heads; use a multiple of {heads}")
+
+
+def check_model(config: Any, zero: tuple[str, ...] = ()) -> None:
+    """Refuse sizes of a model below 1, or below 0 for keys in `zero`, and rates outside [0, 1)."""
+    for field in dataclasses.fields(config):
+        value = {field.name: getattr(config, field.name)}
+        if field.type is int:
+            require_min(0 if field.name in zero else 1, **value)
+        elif field.type is float:
+            require_fraction(**value)
 
 
 @dataclass(frozen=True, config=STRICT)

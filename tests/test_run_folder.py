@@ -40,9 +40,7 @@ FILES = (".lock", "log.jsonl", "model.safetensors", "README.md", "config.json", 
 
 @pytest.mark.parametrize("how", ["--resume", "--fresh"])
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_a_link_out_of_the_folder_is_refused_and_its_target_is_untouched(
-    regard, run, tmp_path, name, how
-):
+def test_a_file_that_is_a_link_out_of_the_folder_is_refused_and_its_target_is_untouched(regard, run, tmp_path, name, how):
     file, outside = run / name, tmp_path / "outside"
     outside.mkdir()
     if file.exists():
@@ -59,9 +57,7 @@ def test_a_file_that_is_a_link_out_of_the_folder_is_refused_and_its_target_is_un
 
 @pytest.mark.parametrize("how", ["--resume", "--fresh"])
 @pytest.mark.parametrize("name", ["events", "checkpoints", "checkpoints/step-00000005", "checkpoints/step-00000010"])
-def test_a_folder_that_is_a_link_out_of_the_run_is_refused_and_its_files_are_untouched(
-    regard, run, tmp_path, name, how
-):
+def test_a_folder_that_is_a_link_out_of_the_run_is_refused_and_its_files_are_untouched(regard, run, tmp_path, name, how):
     folder, outside = run / name, tmp_path / "outside"
     outside.mkdir()
     shutil.move(folder, outside / "precious")
@@ -89,9 +85,7 @@ def test_a_link_with_the_name_of_a_part_file_is_not_written_through(regard, run,
     link.symlink_to(tmp_path / ("folder" if name == ".part" else "precious"))
     train(regard, run, "--resume")
     assert (tmp_path / "precious").read_text() == KEEP
-    assert content(tmp_path / "folder") == {
-        (tmp_path / "folder" / "precious").relative_to(tmp_path / "folder"): KEEP.encode()
-    }
+    assert content(tmp_path / "folder") == {(tmp_path / "folder" / "precious").relative_to(tmp_path / "folder"): KEEP.encode()}
 
 
 def test_a_link_that_stays_inside_the_folder_is_followed(regard, run, small_run, tmp_path):
@@ -177,11 +171,7 @@ def test_two_trainings_cannot_share_a_folder_of_checkpoints(tmp_path):
 
 
 def test_two_trainings_cannot_share_a_run_folder(run):
-    with (
-        RunFolder(run).locked(),
-        pytest.raises(ValueError, match="another training is running in"),
-        RunFolder(run).locked(),
-    ):
+    with RunFolder(run).locked(), pytest.raises(ValueError, match="another training is running in"), RunFolder(run).locked():
         pass
     with RunFolder(run).locked():  # a lock ends with its training
         pass

@@ -6,11 +6,11 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from regard.data.files import cache_folder
+from regard.data.files import cache_folder, flush, write_atomic
 
 __all__ = ["cached"]
 
@@ -18,11 +18,8 @@ FORMAT = 1  # of all stores; raise it to invalidate every cache
 DAY = 86_400  # seconds
 
 
-def cached(identity: Sequence[object], write: Callable[[Path], None]) -> Path:
-    """Return the cache folder for `identity`; `write` fills it first if it does not exist.
-
-    `write` must create `about.json` last: a folder that has it is complete.
-    """
+def cached(identity: Sequence[object], write: Callable[[Path], Mapping[str, object]]) -> Path:
+    """The cache folder for `identity`; `write` fills a new one and returns its `about.json`, which marks it complete."""
     key = hashlib.sha256(json.dumps([FORMAT, *identity], default=str).encode()).hexdigest()[:24]
     root = cache_folder() / "tokens"
     root.mkdir(parents=True, exist_ok=True)
@@ -33,7 +30,10 @@ def cached(identity: Sequence[object], write: Callable[[Path], None]) -> Path:
     if not (root / key / "about.json").exists():
         part = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=root))
         try:
-            write(part)
+            about = write(part)
+            for file in part.iterdir():
+                flush(file)
+            write_atomic(part / "about.json", json.dumps(about).encode())
             try:
                 os.replace(part, root / key)
             except OSError:

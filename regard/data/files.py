@@ -22,10 +22,7 @@ def cache_folder() -> Path:
 
 
 def read_lines(file: Path) -> Iterator[str]:
-    """Stream the lines of a UTF-8 file, plain or .gz, without line ends; an error names the line that is not text.
-
-    The file "-" is standard input.
-    """
+    """Stream the lines of a UTF-8 file, plain or .gz, without line ends; "-" is standard input; errors name the line."""
     return (line.rstrip("\r\n") for line in read_pieces(file, max_len=-1))
 
 
@@ -52,8 +49,7 @@ def read_pieces(file: Path, max_len: int) -> Iterator[str]:
                         f"{name} line {number} is not UTF-8 at byte {before + error.start + 1} (0x{piece[error.start]:02x}); "
                         f"convert it, such as with `iconv -f latin1 -t utf-8`"
                     ) from None
-                first = number == 1 and not before
-                yield text.removeprefix("\ufeff") if first else text  # a byte order mark
+                yield text if number > 1 or before else text.removeprefix("\ufeff")  # a byte order mark
                 number, before = (number + 1, 0) if whole else (number, before + len(piece))
                 line = b"" if whole else line[len(piece) :]
     except FileNotFoundError:
@@ -82,10 +78,8 @@ def write_atomic(file: Path, content: bytes) -> None:
     """Write a file atomically: to a temporary file, flushed to disk, then renamed over the old one."""
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
-        with open(part, "wb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
+        part.write_bytes(content)
+        flush(part)
         os.replace(part, file)
     finally:
         part.unlink(missing_ok=True)

@@ -1,8 +1,7 @@
 """Named public data sets: address, licence, checksum.
 
-Files are read from `$REGARD_DATA/<name>/<file>`, else from the user's cache folder, else downloaded to the cache, from
-a public address or the server `$REGARD_MIRROR`.  A download is kept only if the sha256 of its text (or of the file, for
-images) is right.
+Files are read from `$REGARD_DATA/<name>/<file>`, else from the user's cache folder, else downloaded to the cache, from a public
+address or the server `$REGARD_MIRROR`.  A download is kept only if the sha256 of its text (or of the file, for images) is right.
 """
 
 import gzip
@@ -17,10 +16,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from regard.config import nearest
-from regard.data.checksums import SHA256
 from regard.data.files import cache_folder, write_atomic
 
-__all__ = ["SOURCES", "Source", "locate", "prefix_of", "require_one_source"]
+__all__ = ["SHA256", "SOURCES", "Source", "locate", "prefix_of", "require_one_source"]
 
 
 class Source(NamedTuple):
@@ -47,6 +45,10 @@ _SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/
 _WIKITEXT = "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/{split}.txt"
 _THREE = ("train", "valid", "test")
 
+# Checksum of each file: of a text, as it is after decompression; of images, of the .npz itself.
+_SUMS = (Path(__file__).parent / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+SHA256 = {file: digest for digest, file in map(str.split, _SUMS)}
+
 LANGUAGES = {"en": "English", "de": "German", "fr": "French", "it": "Italian", "hi": "Hindi"}
 
 
@@ -61,19 +63,14 @@ def _images(licence: str, side: int, valid: int, *labels: str) -> Source:
 
 
 SOURCES: dict[str, Source] = {
-    "multi30k": Source(
-        tuple(f"{a}-{b}" for a in ("en", "de", "fr") for b in ("en", "de", "fr") if a != b),
-        ("train", "val", "test_2016_flickr", "test_2017_flickr", "test_2017_mscoco"),
-        "val",
-        "none stated; captions of Flickr30k, for research, non-commercial",
-        {"raw": "{split}.{lang}.gz", "tok": "tok/{split}.lc.norm.tok.{lang}.gz"},
-        {"raw": _MULTI30K + "/raw/{split}.{lang}.gz", "tok": _MULTI30K + "/tok/{split}.lc.norm.tok.{lang}"},
-    ),
+    "multi30k": Source(("en-de", "en-fr", "de-en", "de-fr", "fr-en", "fr-de"),
+                       ("train", "val", "test_2016_flickr", "test_2017_flickr", "test_2017_mscoco"), "val",
+                       "none stated; captions of Flickr30k, for research, non-commercial",
+                       {"raw": "{split}.{lang}.gz", "tok": "tok/{split}.lc.norm.tok.{lang}.gz"},
+                       {"raw": _MULTI30K + "/raw/{split}.{lang}.gz", "tok": _MULTI30K + "/tok/{split}.lc.norm.tok.{lang}"}),
     **{f"tatoeba-en-{language}": _tatoeba(language) for language in ("it", "de", "fr", "hi")},
-    "tinyshakespeare": Source(
-        (), _THREE, "valid", "public domain", {"raw": "input.txt.gz"}, {"raw": _SHAKESPEARE}, kind="text", prefix="",
-        parts={"train": (0, 90), "valid": (90, 95), "test": (95, 100)},
-    ),
+    "tinyshakespeare": Source((), _THREE, "valid", "public domain", {"raw": "input.txt.gz"}, {"raw": _SHAKESPEARE}, kind="text",
+                              prefix="", parts={"train": (0, 90), "valid": (90, 95), "test": (95, 100)}),
     "wikitext-2": Source((), _THREE, "valid", "CC BY-SA (Wikipedia; Merity et al. 2016)", {"raw": "{split}.txt.gz"},
                          {"raw": _WIKITEXT}, kind="text", prefix="", unknown="<unk>"),
     "sst2": Source((), _THREE, "valid", "none stated; Socher et al. 2013, for research", {"raw": "{split}.tsv.gz"}, {},
@@ -81,13 +78,13 @@ SOURCES: dict[str, Source] = {
     "agnews-small": Source((), _THREE, "valid", "for research, non-commercial (AG's corpus of news)",
                            {"raw": "{split}.tsv.gz"}, {}, kind="labels", prefix="topic: ",
                            labels=("World", "Sports", "Business", "Sci/Tech")),
-    "cifar10": _images("none stated; Krizhevsky 2009, for research", 32, 5000, "airplane", "automobile", "bird", "cat",
-                         "deer", "dog", "frog", "horse", "ship", "truck"),
-    "fashion-mnist": _images("MIT (Zalando SE)", 28, 1000, "T-shirt/top", "trouser", "pullover", "dress", "coat",
-                               "sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    "cifar10": _images("none stated; Krizhevsky 2009, for research", 32, 5000, "airplane", "automobile", "bird", "cat", "deer",
+                       "dog", "frog", "horse", "ship", "truck"),
+    "fashion-mnist": _images("MIT (Zalando SE)", 28, 1000, "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal",
+                             "shirt", "sneaker", "bag", "ankle boot"),
     "mnist": _images("CC BY-SA 3.0 (LeCun, Cortes, Burges)", 28, 1000, *"0123456789"),
     "flowers5": _images("CC BY 2.0 (photographers of Flickr, chosen by TensorFlow)", 96, 0, "daisy", "dandelion", "roses",
-                          "sunflowers", "tulips"),
+                        "sunflowers", "tulips"),
     "ants-bees": _images("none stated; images of ImageNet, for research", 96, 43, "ants", "bees"),
 }  # fmt: skip
 
@@ -112,10 +109,9 @@ def locate(name: str, split: str, pair: str, text: str = "raw") -> list[Path]:
     pair = _pair(name, pair)
     _one_of(name, "text", text, tuple(source.files))
     split = "train" if split == "valid" and source.valid_images else split
-    pattern, languages = source.files[text], pair.split("-")
-    languages = languages if "{lang}" in pattern else languages[:1]
-    filled = [{"split": split, "lang": language} for language in languages]
-    return [_find(name, pattern.format(**f), source.url.get(text, "").format(**f)) for f in filled]
+    pattern, url = source.files[text], source.url.get(text, "")
+    languages = pair.split("-") if "{lang}" in pattern else [""]
+    return [_find(name, *(part.format(split=split, lang=language) for part in (pattern, url))) for language in languages]
 
 
 def _pair(name: str, pair: str) -> str:
@@ -140,10 +136,8 @@ def _find(name: str, file: str, url: str) -> Path:
     url = f"{mirror.rstrip('/')}/{name}/{file}" if mirror else url
     target = cache_folder() / "data" / name / file
     if not url:
-        raise ValueError(
-            f"{name}/{file} is not on this machine and has no public address; put it in {target.parent}, "
-            f"or set REGARD_DATA to a folder that holds {name}/, or REGARD_MIRROR to a server that does"
-        )
+        raise ValueError(f"{name}/{file} is not on this machine and has no public address; put it in {target.parent}, or set "
+                         f"REGARD_DATA to a folder that holds {name}/, or REGARD_MIRROR to a server that does")  # fmt: skip
     _download(url, target, SHA256[f"{name}/{file}"])
     return target
 
@@ -158,13 +152,11 @@ def _download(url: str, target: Path, sha256: str) -> None:
             content = answer.read()
         text = gzip.decompress(content) if url.endswith(".gz") else content
     except (OSError, EOFError, http.client.HTTPException, zlib.error) as error:
-        raise ValueError(
-            f"cannot download {url} ({error}); put the file in {target.parent} yourself, or set REGARD_DATA"
-        ) from None
+        raise ValueError(f"cannot download {url} ({error}); put the file in {target.parent} yourself, "
+                         "or set REGARD_DATA") from None  # fmt: skip
     found = hashlib.sha256(text).hexdigest()
     if found != sha256:
-        raise ValueError(
-            f"{url} has sha256 {found[:16]}…, wanted {sha256[:16]}…: it was changed; get the file elsewhere and set REGARD_DATA"
-        )
+        raise ValueError(f"{url} has sha256 {found[:16]}…, wanted {sha256[:16]}…: it was changed; get the file elsewhere and set "
+                         "REGARD_DATA")  # fmt: skip
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, gzip.compress(text, mtime=0) if target.suffix == ".gz" else text)

@@ -11,13 +11,10 @@ SIZES = {"vocab": "vocab_size", "dim": "hidden_size", "depth": "num_hidden_layer
          "max_len": "max_position_embeddings", "segments": "type_vocab_size"}  # our key → theirs  # fmt: skip
 FIXED = {"hidden_act": "gelu", "layer_norm_eps": 1e-12}
 BLOCK = {
-    "attn.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
-    "attn.out": ("attention.output.dense",),
-    "attn_residual.norm": ("attention.output.LayerNorm",),
-    "mlp.up": ("intermediate.dense",),
-    "mlp.down": ("output.dense",),
+    "attn.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"), "attn.out": ("attention.output.dense",),
+    "attn_residual.norm": ("attention.output.LayerNorm",), "mlp.up": ("intermediate.dense",), "mlp.down": ("output.dense",),
     "mlp_residual.norm": ("output.LayerNorm",),
-}
+}  # fmt: skip
 
 
 def _parse_config(hf: HFCheckpoint) -> BERTConfig:
@@ -39,9 +36,8 @@ def _parse_config(hf: HFCheckpoint) -> BERTConfig:
 
 
 def _describe_config(c: BERTConfig) -> dict[str, object]:
-    return {"model_type": "bert",
-            "architectures": ["BertForSequenceClassification" if c.classes else "BertForMaskedLM"],
-            **FIXED, "intermediate_size": c.mlp_dim or c.mlp_ratio * c.dim, "hidden_dropout_prob": c.dropout,
+    return {"model_type": "bert", "architectures": ["BertForSequenceClassification" if c.classes else "BertForMaskedLM"], **FIXED,
+            "intermediate_size": c.mlp_dim or c.mlp_ratio * c.dim, "hidden_dropout_prob": c.dropout,
             "attention_probs_dropout_prob": c.attention_dropout, "tie_word_embeddings": True}  # fmt: skip
 
 

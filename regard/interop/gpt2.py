@@ -17,8 +17,7 @@ def _parse_config(hf: HFCheckpoint) -> GPTConfig:
     hf.require(activation_function=("gelu_new", "gelu_pytorch_tanh"), layer_norm_epsilon=1e-5, scale_attn_weights=True,
                scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)  # fmt: skip
     width = {} if hf.get("n_inner") is None else hf.mlp_width("n_inner", "n_embd")
-    return hf.build(GPTConfig, SIZES, dropout=hf.get("resid_pdrop", 0.1),
-                    attention_dropout=hf.get("attn_pdrop", 0.1), **width)  # fmt: skip
+    return hf.build(GPTConfig, SIZES, dropout=hf.get("resid_pdrop", 0.1), attention_dropout=hf.get("attn_pdrop", 0.1), **width)
 
 
 def _describe_config(c: GPTConfig) -> dict[str, object]:

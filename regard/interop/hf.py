@@ -44,10 +44,7 @@ FETCHED = ["config.json", GENERATION, "model.safetensors", "model.safetensors.in
 
 
 def fetch(name: str) -> Path:
-    """Download a checkpoint from the Hugging Face hub, if it is not in the cache: `fetch("bert-base-uncased")`.
-
-    Only files that are read here are downloaded, none that can run code.
-    """
+    """Download a checkpoint from the Hugging Face hub, unless cached: only files that are read here, none that run code."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -71,8 +68,15 @@ def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -
             how = read_processor(folder, imported.table.image_processor, imported.config.channels)
             imported, tokenizer = _with_image_size(imported, how.image), None
             data = {key: value for key, value in dataclasses.asdict(how).items() if key != "image"}
-        run = _make_run(imported, to.name, _read_licence(folder), data)
-        _write_run(part, imported, run, tokenizer, version, _model_card(imported, run, version, name or folder.name))
+        run, files = _make_run(imported, to.name, _read_licence(folder), data), RunFolder(part)
+        if tokenizer:
+            tokenizer.save(files.tokenizer)
+        write_atomic(files.weights, save(saved_tensors(imported.model)))
+        files.write_description(run.family, dataclasses.asdict(imported.config), version)
+        if labels := _labels(imported):
+            files.write_labels(labels)
+        write_atomic(files.card, _model_card(imported, run, version, name or folder.name).encode())
+        write_atomic(files.run, to_toml(run).encode())
 
 
 def export_run(folder: Path, to: Path) -> None:
@@ -95,28 +99,11 @@ def export_run(folder: Path, to: Path) -> None:
         weights.write_weights(family, config, model, part, untrained)
 
 
-def _write_run(folder: Path, imported: ImportedModel, run: Run, tokenizer: Tokenizer | None, version: str,
-               card: str) -> None:  # fmt: skip
-    files = RunFolder(folder)
-    if tokenizer:
-        tokenizer.save(files.tokenizer)
-    write_atomic(files.weights, save(saved_tensors(imported.model)))
-    files.write_description(run.family, dataclasses.asdict(imported.config), version)
-    if labels := _labels(imported):
-        files.write_labels(labels)
-    write_atomic(files.card, card.encode())
-    write_atomic(files.run, to_toml(run).encode())
-
-
 def _read_run(folder: Path) -> Run:
-    family, config = read_config(folder)
-    files = RunFolder(folder)
-    run = read_run(files.run) if files.started else Run(folder.name, family, config, data=_default_data(family))
-    return dataclasses.replace(run, family=family, model=config)
-
-
-def _default_data(family: str) -> object:
-    return TASKS[tasks_of(FAMILIES[family], TASKS)[0]].data()
+    (family, config), files = read_config(folder), RunFolder(folder)
+    if files.started:
+        return dataclasses.replace(read_run(files.run), family=family, model=config)
+    return Run(folder.name, family, config, data=TASKS[tasks_of(FAMILIES[family], TASKS)[0]].data())
 
 
 def _make_run(imported: ImportedModel, name: str, licence: str, data: Mapping[str, object]) -> Run:
@@ -125,16 +112,9 @@ def _make_run(imported: ImportedModel, name: str, licence: str, data: Mapping[st
     classes = getattr(imported.config, "classes", 0) > 0
     task = next(name for name in tasks_of(FAMILIES[family], TASKS) if ("classifier" in TASKS[name].trains) == classes)
     beam = {"beam_size": hf.get("num_beams") or 1, "length_penalty": hf.get("length_penalty")}
-    return Run(
-        name=re.sub(r"[^\w.+-]", "-", name).lstrip(".") or family,
-        family=family,
-        model=imported.config,
-        task=task,
-        untrained=imported.untrained,
-        data=build("data", TASKS[task].data, data),
-        decode=build("decode", DecodeConfig, {key: value for key, value in beam.items() if value is not None}),
-        licence=licence,
-    )
+    decode = build("decode", DecodeConfig, {key: value for key, value in beam.items() if value is not None})
+    return Run(re.sub(r"[^\w.+-]", "-", name).lstrip(".") or family, family, imported.config, task=task, decode=decode,
+               data=build("data", TASKS[task].data, data), untrained=imported.untrained, licence=licence)  # fmt: skip
 
 
 @contextmanager
@@ -186,8 +166,7 @@ def _with_image_size(imported: ImportedModel, image: int) -> ImportedModel:
 
 def _preprocessing(run: Run) -> ImagePreprocessing:
     size, data, default = run.model.image, run.data, [0.5] * run.model.channels
-    return ImagePreprocessing(size, resize_side(data, size), data.fit, data.resample, data.mean or default,
-                              data.std or default)  # fmt: skip
+    return ImagePreprocessing(size, resize_side(data, size), data.fit, data.resample, data.mean or default, data.std or default)
 
 
 def _labels(imported: ImportedModel) -> list[str]:

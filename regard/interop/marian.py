@@ -40,9 +40,7 @@ def _parse_config(hf: HFCheckpoint) -> TransformerConfig:
                normalize_embedding=False, add_final_layer_norm=False, static_position_embeddings=True,
                share_encoder_decoder_embeddings=True, tie_word_embeddings=True,
                decoder_vocab_size=hf.get("vocab_size"), **decoder)  # fmt: skip
-    width = hf.mlp_width("encoder_ffn_dim", "d_model")
-    if "mlp_dim" in width:
-        raise ValueError(f"config.json has encoder_ffn_dim = {width['mlp_dim']}; regard needs a multiple of d_model")
+    width = hf.mlp_ratio("encoder_ffn_dim", "d_model")
     return hf.build(TransformerConfig, SIZES, norm="post", output_bias="final_logits_bias" in hf.weights,
                     activation="relu" if hf.get("activation_function") == "relu" else "silu",
                     dropout=hf.get("dropout", 0.1), attention_dropout=hf.get("attention_dropout", 0.0), **width)  # fmt: skip
@@ -54,9 +52,8 @@ def _describe_config(c: TransformerConfig) -> dict[str, object]:
             raise ValueError(f"this transformer has {key} = {getattr(c, key)!r}; Hugging Face's (Marian) has {value!r}: "
                              f"train it with model.{key}={str(value).lower()}")  # fmt: skip
     hidden = c.mlp_ratio * c.dim
-    return {"model_type": "marian", "architectures": ["MarianMTModel"],
-            "decoder_vocab_size": c.vocab, "decoder_layers": c.depth, "decoder_attention_heads": c.heads,
-            "encoder_ffn_dim": hidden, "decoder_ffn_dim": hidden,
+    return {"model_type": "marian", "architectures": ["MarianMTModel"], "decoder_vocab_size": c.vocab, "decoder_layers": c.depth,
+            "decoder_attention_heads": c.heads, "encoder_ffn_dim": hidden, "decoder_ffn_dim": hidden,
             "activation_function": "swish" if c.activation == "silu" else "relu", "scale_embedding": True,
             "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True, "dropout": c.dropout,
             "attention_dropout": c.attention_dropout, "is_encoder_decoder": True, "forced_eos_token_id": None}  # fmt: skip

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from regard.interop.weights import read_json, read_json_list
+from regard.interop.weights import parse_json, read_json
 
 __all__ = ["POOLING", "read_max_len"]
 
@@ -12,7 +12,7 @@ MEAN = ("mean", ["mean"], ["mean_tokens"])  # values of pooling_mode that mean w
 
 def read_max_len(folder: Path) -> int:
     """The maximum length of a text, with start and end; 0 if no file gives one.  Only mean pooling is supported."""
-    for module in read_json_list(folder, "modules.json"):
+    for module in parse_json(folder, "modules.json", list[object]()):
         kind = str(module.get("type")).rpartition(".")[2] if isinstance(module, dict) else module
         if kind not in ("Transformer", "Pooling", "Normalize"):
             raise ValueError(f"modules.json has a {kind} after the model; regard embeds a text by the mean of its tokens: "

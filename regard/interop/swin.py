@@ -17,13 +17,8 @@ __all__ = ["V1", "V2"]
 SIZES = {"image": "image_size", "patch": "patch_size", "channels": "num_channels", "dim": "embed_dim",
          "window": "window_size"}  # our key → theirs  # fmt: skip
 FIXED = {"hidden_act": "gelu", "layer_norm_eps": 1e-5, "qkv_bias": True, "use_absolute_embeddings": False}
-BLOCK = {
-    "attn.out": "attention.output.dense",
-    "attn_residual.norm": "layernorm_before",
-    "mlp.up": "intermediate.dense",
-    "mlp.down": "output.dense",
-    "mlp_residual.norm": "layernorm_after",
-}
+BLOCK = {"attn.out": "attention.output.dense", "attn_residual.norm": "layernorm_before", "mlp.up": "intermediate.dense",
+         "mlp.down": "output.dense", "mlp_residual.norm": "layernorm_after"}  # fmt: skip
 
 
 def _parse_config(hf: HFCheckpoint) -> SwinConfig:
@@ -37,9 +32,8 @@ def _parse_config(hf: HFCheckpoint) -> SwinConfig:
     elif isinstance(depths, list):
         windows = windows[: len(depths)]  # it may list further stages
     return hf.build(SwinConfig, SIZES, depths=depths, heads=hf.get("num_heads"), mlp_ratio=int(ratio),
-                    classes=hf.count_classes("classifier.weight"), version="v2" if v2 else "v1",
-                    pretrained_windows=windows, dropout=hf.get("hidden_dropout_prob", 0.0),
-                    drop_path=hf.get("drop_path_rate", 0.1))  # fmt: skip
+                    classes=hf.count_classes("classifier.weight"), version="v2" if v2 else "v1", pretrained_windows=windows,
+                    dropout=hf.get("hidden_dropout_prob", 0.0), drop_path=hf.get("drop_path_rate", 0.1))  # fmt: skip
 
 
 def _describe_config(c: SwinConfig) -> dict[str, object]:

@@ -35,8 +35,7 @@ def _normalize_output(hf: HFCheckpoint) -> dict[str, Tensor]:
 
 
 def _parse_config(hf: HFCheckpoint) -> T5Config:
-    hf.require(feed_forward_proj=("relu", "gated-gelu"), layer_norm_epsilon=1e-6,
-               num_decoder_layers=hf.get("num_layers"))  # fmt: skip
+    hf.require(feed_forward_proj=("relu", "gated-gelu"), layer_norm_epsilon=1e-6, num_decoder_layers=hf.get("num_layers"))
     dropout, pad = hf.get("dropout_rate", 0.1), hf.get("pad_token_id")
     return hf.build(T5Config, SIZES, gated=hf.get("feed_forward_proj", "relu") == "gated-gelu",
                     tied="lm_head.weight" not in hf.weights, buckets=hf.get("relative_attention_num_buckets", 32),

@@ -111,6 +111,13 @@ class HFCheckpoint:
             return {"mlp_ratio": hidden // dim}
         return {"mlp_dim": hidden}
 
+    def mlp_ratio(self, hidden_key: str, dim_key: str) -> dict[str, object]:
+        """The width of the MLP for a config of ours that has only multiples of the model's width."""
+        width = self.mlp_width(hidden_key, dim_key)
+        if "mlp_dim" in width:
+            raise ValueError(f"config.json has {hidden_key} = {width['mlp_dim']!r}; regard needs a multiple of {dim_key}")
+        return width
+
     def count_classes(self, head: str) -> object:
         """The number of image classes; transformers' default is 2.  It may be 0 if the tensor `head` is absent."""
         names, trained = self.get("id2label"), head in self.weights

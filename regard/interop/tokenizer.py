@@ -124,6 +124,5 @@ def describe_tokenizer(tokenizer: Tokenizer, text: TextFormat, max_len: int) -> 
     roles |= {"bos": "bos"} if "bos_token_id" in special_token_ids(special, text) else {}
     ids = {role: getattr(special, name) for role, name in roles.items()}
     tokens = {f"{role}_token": tokenizer.ids_to_tokens([token])[0] for role, token in ids.items() if token is not None}
-    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_len,
-            "model_input_names": list(text.inputs), "padding_side": text.padding_side,
-            "clean_up_tokenization_spaces": False, **tokens}  # fmt: skip
+    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_len, "model_input_names": list(text.inputs),
+            "padding_side": text.padding_side, "clean_up_tokenization_spaces": False, **tokens}  # fmt: skip

@@ -17,11 +17,9 @@ FIXED = {"hidden_act": "gelu", "layer_norm_eps": EPS, "qkv_bias": True}
 BLOCK = {
     "attn_residual.norm": ("layernorm_before",),
     "attn.qkv": ("attention.attention.query", "attention.attention.key", "attention.attention.value"),
-    "attn.out": ("attention.output.dense",),
-    "mlp_residual.norm": ("layernorm_after",),
-    "mlp.up": ("intermediate.dense",),
-    "mlp.down": ("output.dense",),
-}
+    "attn.out": ("attention.output.dense",), "mlp_residual.norm": ("layernorm_after",),
+    "mlp.up": ("intermediate.dense",), "mlp.down": ("output.dense",),
+}  # fmt: skip
 
 
 def _parse_config(hf: HFCheckpoint) -> ViTConfig:
@@ -31,11 +29,9 @@ def _parse_config(hf: HFCheckpoint) -> ViTConfig:
         sides = hf.get(key)
         if isinstance(sides, list) and sides == 2 * sides[:1]:
             hf = replace(hf, config={**hf.config, key: sides[0]})
-    hidden, dim = hf.get("intermediate_size"), hf.get("hidden_size")
-    if not (isinstance(hidden, int) and isinstance(dim, int) and dim > 0 and hidden % dim == 0):
-        raise ValueError(f"config.json has intermediate_size = {hidden!r}; regard needs a multiple of hidden_size")
-    return hf.build(ViTConfig, SIZES, mlp_ratio=hidden // dim, classes=hf.count_classes("classifier.weight"),
-                    dropout=hf.get("hidden_dropout_prob", 0.0), drop_path=hf.get("drop_path_rate", 0.0))  # fmt: skip
+    return hf.build(ViTConfig, SIZES, **hf.mlp_ratio("intermediate_size", "hidden_size"),
+                    classes=hf.count_classes("classifier.weight"), dropout=hf.get("hidden_dropout_prob", 0.0),
+                    drop_path=hf.get("drop_path_rate", 0.0))  # fmt: skip
 
 
 def _describe_config(c: ViTConfig) -> dict[str, object]:
@@ -63,7 +59,7 @@ def _map_tensors(c: ViTConfig) -> Iterator[TensorMap]:
 
 FAMILY = HFFamily(
     "vit", "vit", ViT, _parse_config, _describe_config, _map_tensors, SIZES, "vit.",
-    ignored=("pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token", "decoder.0.weight",
-             "decoder.0.bias"),  # heads of other tasks
+    # heads of other tasks
+    ignored=("pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token", "decoder.0.weight", "decoder.0.bias"),
     heads=lambda c: ("classifier",), headless="ViTModel",
 )  # fmt: skip

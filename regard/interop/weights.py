@@ -23,7 +23,7 @@ from regard.interop.tables import ZEROS, HFCheckpoint, HFConfig, HFFamily, Tenso
 from regard.models import state_tensors
 
 __all__ = ["GENERATION", "HF_FAMILIES", "ImportedModel", "describe_config", "export_model", "family_of", "import_model",
-           "name_errors", "read_json", "read_json_list", "read_model", "special_token_ids", "write_weights"]  # fmt: skip
+           "name_errors", "parse_json", "read_json", "read_model", "special_token_ids", "write_weights"]  # fmt: skip
 
 TABLES = (gpt2.FAMILY, bert.FAMILY, t5.FAMILY, marian.FAMILY, vit.FAMILY, swin.V1, swin.V2, resnet.FAMILY)
 HF_FAMILIES: dict[str, HFFamily[Any]] = {table.model_type: table for table in TABLES}
@@ -82,8 +82,7 @@ def read_model(folder: Path) -> ImportedModel:
     return ImportedModel(table, config, model.eval(), HFCheckpoint(hf, {}), absent)
 
 
-def export_model(family: str, config: object, model: nn.Module, folder: Path,
-                 special: SpecialTokens | None = None) -> None:  # fmt: skip
+def export_model(family: str, config: object, model: nn.Module, folder: Path, special: SpecialTokens | None = None) -> None:
     """Write config.json and model.safetensors for `from_pretrained`; `special` are the tokenizer's special tokens."""
     text = family_of(family, config).text
     if special is None and text and text.seq2seq:
@@ -142,15 +141,11 @@ def _is_headless(table: HFFamily[Any], config: object, untrained: tuple[str, ...
 
 def read_json(folder: Path, name: str) -> dict[str, object]:
     """Read a JSON object from a file; empty if there is no such file."""
-    return _parse_json(folder, name, {}, "table of keys")
+    return parse_json(folder, name, dict[str, object]())
 
 
-def read_json_list(folder: Path, name: str) -> list[object]:
-    """Read a JSON list from a file; empty if there is no such file."""
-    return _parse_json(folder, name, [], "list")
-
-
-def _parse_json(folder: Path, name: str, empty: J, wanted: str) -> J:
+def parse_json(folder: Path, name: str, empty: J) -> J:
+    """Read a JSON file of the type of `empty`, which is returned if there is no such file."""
     try:
         content = json.loads((folder / name).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -158,7 +153,7 @@ def _parse_json(folder: Path, name: str, empty: J, wanted: str) -> J:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{name} is damaged ({error}); download it again") from None
     if not isinstance(content, type(empty)):
-        raise ValueError(f"{name} is damaged (no {wanted}); download it again")
+        raise ValueError(f"{name} is damaged (no {'list' if empty == [] else 'table of keys'}); download it again")
     return content
 
 
@@ -224,8 +219,7 @@ def _merge_aliases(weights: Weights, table: HFFamily[Any], prefix: str) -> Weigh
 
 
 @torch.no_grad()
-def _copy_weights(model: nn.Module, weights: Weights, table: HFFamily[Any], config: object,
-                  prefix: str) -> tuple[str, ...]:  # fmt: skip
+def _copy_weights(model: nn.Module, weights: Weights, table: HFFamily[Any], config: object, prefix: str) -> tuple[str, ...]:
     """Copy a checkpoint's tensors into our model, as float32; return the heads that the checkpoint lacks."""
     entries = [TensorMap(ours, tuple(name.removeprefix(prefix) for name in names), transform)
                for ours, names, transform in table.map_tensors(config)]  # fmt: skip

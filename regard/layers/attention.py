@@ -1,7 +1,6 @@
 """Attention, once.  Every model mixes values through `attend`; whatever differs is passed in.
 
-Shapes: B batch, Q queries, K keys, D width, H heads, E = D / H width of one head; `...` is any batch, head or
-window dimensions.
+Shapes: B batch, Q queries, K keys, D width, H heads, E = D / H width of one head; `...` is any batch, head or window dimensions.
 """
 
 import math
@@ -74,14 +73,9 @@ def _additive_mask(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float | None) -> Tensor:
-    """Torch's fused kernel, which is fast only for 4-D q, k, v and a 2-D or 4-D mask."""
-    if q.ndim != 4 or q.shape[:2] != k.shape[:2] or k.shape[:2] != v.shape[:2] or (mask is not None and mask.ndim != 4):
-        return _folded(q, k, v, mask, causal, dropout, scale)
-    return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)
-
-
-def _folded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float | None) -> Tensor:
-    """The same for any leading dimensions: fold them into two and unfold the result."""
+    """Torch's fused kernel, fast only for 4-D q, k, v and a 2-D or 4-D mask: other leading dimensions are folded into two."""
+    if q.ndim == 4 and q.shape[:2] == k.shape[:2] == v.shape[:2] and (mask is None or mask.ndim == 4):
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)
     lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
 
     def fold(x: Tensor, lead: torch.Size) -> Tensor:

@@ -101,10 +101,7 @@ def relative_position_index(window: int, largest: int, device: torch.device) -> 
 
 
 class RelativePositionBias(nn.Module):
-    """Swin's bias: one learned scalar per head and offset between two positions of a window.
-
-    B of equation 4 of https://arxiv.org/abs/2103.14030.
-    """
+    """Swin's bias: a learned scalar per head and offset in a window, B of equation 4 of https://arxiv.org/abs/2103.14030."""
 
     def __init__(self, heads: int, window: int):
         super().__init__()
@@ -142,10 +139,7 @@ class ContinuousPositionBias(nn.Module):
 
 
 class GeometricPrior(nn.Module):
-    """LR-Net's bias: a small MLP of the offset of a neighbour, from -1 to 1 across the neighbourhood.
-
-    Section 3.2 of https://arxiv.org/abs/1904.11491.
-    """
+    """LR-Net's bias: a small MLP of a neighbour's offset, from -1 to 1; section 3.2 of https://arxiv.org/abs/1904.11491."""
 
     def __init__(self, heads: int, kernel: int, hidden: int = 32):
         super().__init__()

@@ -1,7 +1,4 @@
-"""Dropout of elements, with one random byte each, and of whole residual branches.
-
-Shapes: B batch.
-"""
+"""Dropout of elements, with one random byte each, and of whole residual branches.  Shapes: B batch."""
 
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,4 @@
-"""From token ids to vectors.
-
-Shapes: B batch, T tokens, D width, V vocabulary.
-"""
+"""From token ids to vectors.  Shapes: B batch, T tokens, D width, V vocabulary."""
 
 from torch import Tensor, nn
 

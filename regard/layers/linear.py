@@ -1,7 +1,4 @@
-"""x W + b, in float32 or with 8-bit weights.
-
-Shapes: N outputs, D width.
-"""
+"""x W + b, in float32 or with 8-bit weights.  Shapes: N outputs, D width."""
 
 import warnings
 from collections.abc import Callable
@@ -11,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 __all__ = ["Activation", "Int8Linear", "Linear", "affine", "to_int8"]
-
 
 # CPUs without VNNI add byte products in 16 bits, which overflows unless the inputs have 7 bits.
 REDUCE_RANGE = not getattr(torch.cpu, "_is_vnni_supported", lambda: False)()

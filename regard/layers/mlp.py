@@ -1,7 +1,4 @@
-"""The position-wise feed-forward network between attentions.
-
-Shapes: B batch, T tokens, D width.
-"""
+"""The position-wise feed-forward network between attentions.  Shapes: B batch, T tokens, D width."""
 
 from functools import partial
 
@@ -18,10 +15,7 @@ gelu_tanh: Activation = partial(F.gelu, approximate="tanh")  # its approximation
 
 
 class MLP(nn.Module):
-    """max(0, x W₁ + b₁) W₂ + b₂, equation 2 of https://arxiv.org/abs/1706.03762; each token separately.
-
-    Another activation may replace max.
-    """
+    """max(0, x W₁ + b₁) W₂ + b₂, equation 2 of https://arxiv.org/abs/1706.03762; another activation may replace max."""
 
     def __init__(self, dim: int, hidden: int, activation: Activation = torch.relu_, bias: bool = True):
         super().__init__()

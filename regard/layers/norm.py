@@ -23,6 +23,8 @@ class PreNorm(nn.Module):
     The sum is not normalized, so a stack of these ends with one more norm.
     """
 
+    final_norm = nn.LayerNorm
+
     def __init__(self, dim: int, dropout: float | DropPath, norm: Norm = nn.LayerNorm):
         super().__init__()
         self.norm, self.dropout = norm(dim), Dropout(dropout) if isinstance(dropout, float | int) else dropout
@@ -30,11 +32,6 @@ class PreNorm(nn.Module):
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
         return self.dropout.add_residual(x, f(self.norm(x)))
-
-    @staticmethod
-    def final_norm(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:
-        """After the last block."""
-        return norm(dim)
 
 
 class PostNorm(nn.Module):
@@ -44,6 +41,8 @@ class PostNorm(nn.Module):
        └────────────────┘
     """
 
+    final_norm = nn.Identity  # the output of the last block is already normalized
+
     def __init__(self, dim: int, dropout: float | DropPath, norm: Norm = nn.LayerNorm):
         super().__init__()
         self.norm, self.dropout = norm(dim), Dropout(dropout) if isinstance(dropout, float | int) else dropout
@@ -51,11 +50,6 @@ class PostNorm(nn.Module):
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
         return self.norm(self.dropout.add_residual(x, f(x)))
-
-    @staticmethod
-    def final_norm(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:
-        """After the last block: nothing, its output is already normalized."""
-        return nn.Identity()
 
 
 class ResPostNorm(nn.Module):
@@ -67,6 +61,8 @@ class ResPostNorm(nn.Module):
     Section 3.2 of https://arxiv.org/abs/2111.09883.  A stack of these ends with one more norm.
     """
 
+    final_norm = nn.LayerNorm
+
     def __init__(self, dim: int, dropout: float | DropPath, norm: Norm = nn.LayerNorm):
         super().__init__()
         self.norm, self.dropout = norm(dim), Dropout(dropout) if isinstance(dropout, float | int) else dropout
@@ -74,8 +70,3 @@ class ResPostNorm(nn.Module):
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         """Wrap the sub-layer f: (B, T, D) → (B, T, D)."""
         return self.dropout.add_residual(x, self.norm(f(x)))
-
-    @staticmethod
-    def final_norm(dim: int, norm: Norm = nn.LayerNorm) -> nn.Module:
-        """After the last block."""
-        return norm(dim)

@@ -1,7 +1,4 @@
-"""Position embeddings, added to the tokens because attention alone ignores order.
-
-Shapes: T tokens, D width.
-"""
+"""Position embeddings, added to the tokens because attention alone ignores order.  Shapes: T tokens, D width."""
 
 import math
 
@@ -48,10 +45,8 @@ class LearnedPositions(nn.Module):
     def forward(self, start: int, stop: int) -> Tensor:
         """Rows for positions start to stop - 1: (T, D)."""
         if stop > len(self.table):
-            raise ValueError(
-                f"{stop} tokens are more than the {len(self.table)} learned positions; "
-                f"split the text, or train with model.max_len={stop}"
-            )
+            raise ValueError(f"{stop} tokens are more than the {len(self.table)} learned positions; "
+                             f"split the text, or train with model.max_len={stop}")  # fmt: skip
         return self.table[start:stop]
 
 

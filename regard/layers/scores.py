@@ -15,10 +15,7 @@ ScalarScore = Callable[[Tensor, Tensor], Tensor]  # of scalar queries and keys
 
 
 class Additive(nn.Module):
-    """Bahdanau's score, a network with one hidden layer: v · tanh(W q + U k).
-
-    Appendix A.1.2 of https://arxiv.org/abs/1409.0473.
-    """
+    """Bahdanau's score, one hidden layer: v · tanh(W q + U k), appendix A.1.2 of https://arxiv.org/abs/1409.0473."""
 
     def __init__(self, dim: int, hidden: int):
         super().__init__()

@@ -7,24 +7,8 @@ C channels, Y X rows and columns of a grid, N windows of an image, M side of a w
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = [
-    "check_channels",
-    "from_neighborhoods",
-    "from_patches",
-    "from_planes",
-    "from_windows",
-    "join_heads",
-    "join_rows",
-    "split_heads",
-    "split_rows",
-    "stack_rows",
-    "to_grid",
-    "to_neighborhoods",
-    "to_patches",
-    "to_planes",
-    "to_tokens",
-    "to_windows",
-]
+__all__ = ["check_channels", "from_neighborhoods", "from_planes", "join_heads", "join_rows", "split_heads", "split_rows",
+           "stack_rows", "to_grid", "to_neighborhoods", "to_patches", "to_planes", "to_tokens", "to_windows"]  # fmt: skip
 
 
 def split_heads(x: Tensor, heads: int, parts: int = 1) -> list[Tensor]:
@@ -62,12 +46,6 @@ def to_patches(x: Tensor, patch: int) -> Tensor:
     return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
-def from_patches(x: Tensor, patch: int, rows: int) -> Tensor:
-    """Undo `to_patches`; `rows` is Y: (B, Y · X, C · P · P) → (B, C, Y · P, X · P)."""
-    x = x.unflatten(2, (-1, patch, patch)).unflatten(1, (rows, -1))  # (B, Y, X, C, P, P)
-    return x.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
-
-
 def to_tokens(x: Tensor) -> Tensor:
     """A grid of vectors as a sequence: (B, D, Y, X) → (B, Y · X, D)."""
     return x.flatten(2).transpose(1, 2)
@@ -82,13 +60,6 @@ def to_windows(x: Tensor, window: int) -> Tensor:
     """Partition a grid into windows, row by row: (B, Y, X, D) → (B · N, M · M, D)."""
     x = x.unflatten(2, (-1, window)).unflatten(1, (-1, window))  # (B, Y / M, M, X / M, M, D)
     return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
-
-
-def from_windows(x: Tensor, rows: int, columns: int) -> Tensor:
-    """Undo `to_windows`; `rows` and `columns` are Y and X: (B · N, M · M, D) → (B, Y, X, D)."""
-    window = round(x.shape[1] ** 0.5)
-    x = x.unflatten(1, (window, window)).unflatten(0, (-1, rows // window, columns // window))
-    return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
 
 def to_neighborhoods(x: Tensor, heads: int, kernel: int, stride: int = 1) -> Tensor:

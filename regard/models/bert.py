@@ -23,7 +23,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, require_divisible, require_fraction, require_min
+from regard.config import STRICT, check_model, require_divisible
 from regard.layers.attention import Attention
 from regard.layers.block import EncoderBlock
 from regard.layers.dropout import Dropout
@@ -56,21 +56,15 @@ class BERTConfig:
     mlp_dim: int = 0  # width of the mlp; 0 = mlp_ratio · dim
 
     def __post_init__(self) -> None:
-        require_min(1, vocab=self.vocab, dim=self.dim, depth=self.depth, heads=self.heads, mlp_ratio=self.mlp_ratio,
-                    max_len=self.max_len, segments=self.segments)  # fmt: skip
-        require_min(0, mlp_dim=self.mlp_dim, classes=self.classes)
+        check_model(self, zero=("mlp_dim", "classes"))
         require_divisible(self.dim, self.heads)
-        require_fraction(dropout=self.dropout, attention_dropout=self.attention_dropout)
 
 
 SIZES = {  # base and large: section 3; tiny to medium: Table 1 of https://arxiv.org/abs/1908.08962
-    "tiny": BERTConfig(dim=128, depth=2, heads=2),
-    "mini": BERTConfig(dim=256, depth=4, heads=4),
-    "small": BERTConfig(dim=512, depth=4, heads=8),
-    "medium": BERTConfig(dim=512, depth=8, heads=8),
-    "base": BERTConfig(),
-    "large": BERTConfig(dim=1024, depth=24, heads=16),
-}
+    "tiny": BERTConfig(dim=128, depth=2, heads=2), "mini": BERTConfig(dim=256, depth=4, heads=4),
+    "small": BERTConfig(dim=512, depth=4, heads=8), "medium": BERTConfig(dim=512, depth=8, heads=8),
+    "base": BERTConfig(), "large": BERTConfig(dim=1024, depth=24, heads=16),
+}  # fmt: skip
 
 
 class LMHead(nn.Module):
@@ -98,6 +92,7 @@ class BERT(nn.Module):
     def __init__(self, config: BERTConfig):
         super().__init__()
         self.config = c = config
+        self.max_len = c.max_len  # context length in tokens
         self.tokens, self.segments = nn.Embedding(c.vocab, c.dim), nn.Embedding(c.segments, c.dim)
         self.positions = LearnedPositions(c.dim, c.max_len)
         self.norm, self.dropout = nn.LayerNorm(c.dim, eps=EPS), Dropout(c.dropout)
@@ -117,11 +112,6 @@ class BERT(nn.Module):
         offsets = [[offset] for distance in range(1, c.heads + 1) for offset in (-distance, distance)]
         tables = [self.tokens.weight, self.segments.weight]
         init_local_heads([self.blocks[0].attn], self.positions.table, tables, [c.max_len], offsets, SHARP, 0.02)
-
-    @property
-    def max_len(self) -> int:
-        """Context length in tokens."""
-        return self.config.max_len
 
     def encode(self, tokens: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """A vector for each token: (B, T) → (B, T, D).  `mask` (B, 1, 1, T) marks real tokens; None = all."""

@@ -22,7 +22,7 @@ from typing import cast
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, require_divisible, require_fraction, require_min
+from regard.config import STRICT, check_model, require_divisible
 from regard.layers.attention import Attention
 from regard.layers.block import EncoderBlock
 from regard.layers.embed import Embed
@@ -49,20 +49,15 @@ class GPTConfig:
     mlp_dim: int = 0  # width of the mlp; 0 = mlp_ratio · dim
 
     def __post_init__(self) -> None:
-        require_min(1, vocab=self.vocab, dim=self.dim, depth=self.depth, heads=self.heads, mlp_ratio=self.mlp_ratio,
-                    max_len=self.max_len)  # fmt: skip
-        require_min(0, mlp_dim=self.mlp_dim)
+        check_model(self, zero=("mlp_dim",))
         require_divisible(self.dim, self.heads)
-        require_fraction(dropout=self.dropout, attention_dropout=self.attention_dropout)
 
 
 SIZES = {  # Table 2 of the paper names them by parameter count: 117 M (124 by count), 345 M, 762 M, 1542 M
     "tiny": GPTConfig(dim=128, depth=4, heads=4, max_len=256, dropout=0.0, attention_dropout=0.0),
-    "small": GPTConfig(),
-    "medium": GPTConfig(dim=1024, depth=24, heads=16),
-    "large": GPTConfig(dim=1280, depth=36, heads=20),
-    "xl": GPTConfig(dim=1600, depth=48, heads=25),
-}
+    "small": GPTConfig(), "medium": GPTConfig(dim=1024, depth=24, heads=16),
+    "large": GPTConfig(dim=1280, depth=36, heads=20), "xl": GPTConfig(dim=1600, depth=48, heads=25),
+}  # fmt: skip
 
 
 class GPT(nn.Module):
@@ -71,6 +66,7 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.config = c = config
+        self.max_len = c.max_len  # context length in tokens
         self.embed = Embed(nn.Embedding(c.vocab, c.dim), LearnedPositions(c.dim, c.max_len), c.dropout)
         attention, wrap = partial(Attention, c.dim, c.heads, c.attention_dropout), partial(PreNorm, c.dim, c.dropout)
         mlp = partial(MLP, c.dim, c.mlp_dim or c.mlp_ratio * c.dim, gelu_tanh)
@@ -85,11 +81,6 @@ class GPT(nn.Module):
         for name, weight in self.named_parameters():
             if name.endswith(("attn.out.weight", "mlp.down.weight")):
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * c.depth))
-
-    @property
-    def max_len(self) -> int:
-        """Context length in tokens."""
-        return self.config.max_len
 
     def features(self, tokens: Tensor) -> Tensor:
         """Input of the output layer: (B, T) → (B, T, D)."""

@@ -17,7 +17,7 @@ Shapes: B batch, T = 1 + pixels, D width, V = levels ** channels + 1 token ids.
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, require_divisible, require_fraction, require_max, require_min
+from regard.config import STRICT, check_model, require_divisible, require_max, require_min
 from regard.layers.locality_init import init_local_heads
 from regard.models.gpt import GPT, GPTConfig
 
@@ -43,15 +43,13 @@ class ImageGPTConfig:
     dropout: float = 0.0  # after each sub-layer and on the embeddings
 
     def __post_init__(self) -> None:
-        require_min(1, image=self.image, channels=self.channels)
         require_min(2, levels=self.levels)
         require_max(256, levels=self.levels)
+        check_model(self)
+        require_divisible(self.dim, self.heads)
         if self.levels**self.channels > 65_536:
             raise ValueError(f"{self.levels} levels in {self.channels} channels make {self.levels**self.channels:,} colours; "
                              f"use fewer levels, such as 8")  # fmt: skip
-        require_min(1, dim=self.dim, depth=self.depth, heads=self.heads, mlp_ratio=self.mlp_ratio)
-        require_divisible(self.dim, self.heads)
-        require_fraction(dropout=self.dropout)
 
     @property
     def colours(self) -> int:
@@ -66,11 +64,9 @@ class ImageGPTConfig:
 
 
 SIZES = {  # small, medium and large: section 3.3 of the paper, heads as released
-    "tiny": ImageGPTConfig(image=28, channels=1, dim=128, depth=4, heads=4),
-    "small": ImageGPTConfig(),
-    "medium": ImageGPTConfig(dim=1024, depth=36),
-    "large": ImageGPTConfig(dim=1536, depth=48, heads=16),
-}
+    "tiny": ImageGPTConfig(image=28, channels=1, dim=128, depth=4, heads=4), "small": ImageGPTConfig(),
+    "medium": ImageGPTConfig(dim=1024, depth=36), "large": ImageGPTConfig(dim=1536, depth=48, heads=16),
+}  # fmt: skip
 
 
 class ImageGPT(nn.Module):
@@ -79,15 +75,9 @@ class ImageGPT(nn.Module):
     def __init__(self, config: ImageGPTConfig):
         super().__init__()
         self.config, self.gpt = config, GPT(config.gpt)
-        self.output = self.gpt.output
-        embed = self.gpt.embed
+        self.output, self.max_len, embed = self.gpt.output, self.gpt.max_len, self.gpt.embed
         init_local_heads([block.attn for block in self.gpt.blocks], embed.positions.table, [embed.tokens.weight],
                          [config.image, config.image], NEIGHBOURS, SHARPNESS, 0.02)  # fmt: skip
-
-    @property
-    def max_len(self) -> int:
-        """Number of pixels of an image."""
-        return self.gpt.max_len
 
     def features(self, tokens: Tensor) -> Tensor:
         """Input of the output layer: (B, T) → (B, T, D)."""

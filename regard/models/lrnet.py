@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, require_fraction, require_min
+from regard.config import STRICT, check_model, require_min
 from regard.layers.attention import Tap, attend_tapped
 from regard.layers.biases import GeometricPrior
 from regard.layers.conv import ConvNorm, Residual, batch_norm
@@ -65,9 +65,7 @@ class LRNetConfig:
     drop_path: float = 0.0  # fraction of examples that skip the last block; rises linearly from 0 at the first
 
     def __post_init__(self) -> None:
-        require_min(1, image=self.image, channels=self.channels, dim=self.dim, kernel=self.kernel,
-                    channels_per_head=self.channels_per_head, classes=self.classes)  # fmt: skip
-        require_fraction(drop_path=self.drop_path)
+        check_model(self)
         if not self.kernel % 2:
             raise ValueError(f"kernel {self.kernel} has no centre; use {self.kernel - 1} or {self.kernel + 1}")
         if not len(self.dims) == len(self.widths) == len(self.depths) >= 1:

@@ -29,7 +29,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, require_divisible, require_fraction, require_min
+from regard.config import STRICT, check_model, require_divisible, require_min
 from regard.layers.attention import Tap, attend_tapped
 from regard.layers.biases import DecomposedPositionBias
 from regard.layers.dropout import Dropout, DropPath, drop_path_rates
@@ -66,11 +66,9 @@ class MViTConfig:
     drop_path: float = 0.0  # fraction of examples that skip the last block; rises linearly from 0 at the first
 
     def __post_init__(self) -> None:
-        require_min(1, image=self.image, patch=self.patch, kernel=self.kernel, channels=self.channels, dim=self.dim,
-                    heads=self.heads, mlp_ratio=self.mlp_ratio, stride=self.stride, classes=self.classes)  # fmt: skip
+        check_model(self)
         require_min(1, **{"stages of depths": len(self.depths), **{f"depths[{i}]": n for i, n in enumerate(self.depths)}})
         require_divisible(self.dim, self.heads)
-        require_fraction(dropout=self.dropout, drop_path=self.drop_path)
         if self.kernel % 2 == 0:
             raise ValueError(f"kernel {self.kernel} has no centre; use {self.kernel - 1} or {self.kernel + 1}")
         if self.kernel == 1 and self.patch > 1:  # also a kernel of oneDNN that must not run: layers/conv.py
@@ -84,20 +82,17 @@ class MViTConfig:
         unit = self.patch * max(2 ** (len(self.depths) - 1), self.stride)
         if side % unit:
             below = side // unit * unit
-            raise ValueError(
-                f"{len(self.depths)} stages on patches {self.patch} pixels apart, with keys of stride {self.stride}, do not "
-                f"tile an image of {side} pixels; use a side of {f'{below} or ' if below else ''}{below + unit}"
-            )
+            sides = f"{below} or {below + unit}" if below else str(unit)
+            raise ValueError(f"{len(self.depths)} stages on patches {self.patch} pixels apart, with keys of stride "
+                             f"{self.stride}, do not tile an image of {side} pixels; use a side of {sides}")  # fmt: skip
 
 
 SIZES = {  # Table 1 of V2, whose large model expands in the mlp, as released; MViT-B-16 of section 5 of V1
-    "v2-tiny": MViTConfig(),
-    "v2-small": MViTConfig(depths=[1, 2, 11, 2]),
-    "v2-base": MViTConfig(depths=[2, 3, 16, 3]),
+    "v2-tiny": MViTConfig(), "v2-small": MViTConfig(depths=[1, 2, 11, 2]), "v2-base": MViTConfig(depths=[2, 3, 16, 3]),
     "v2-large": MViTConfig(dim=144, heads=2, depths=[2, 6, 36, 4], expand="mlp"),
     "v2-huge": MViTConfig(dim=192, heads=3, depths=[4, 8, 60, 8]),
     "v1-base": MViTConfig(depths=[1, 2, 11, 2], positions="added", residual="none", expand="mlp", pool="token"),
-}
+}  # fmt: skip
 
 
 class PoolPlan(NamedTuple):

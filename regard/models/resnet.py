@@ -24,7 +24,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, require_divisible, require_fraction, require_max, require_min
+from regard.config import STRICT, check_model, require_divisible, require_max, require_min
 from regard.layers.attention import Attention
 from regard.layers.conv import ConvNorm, Residual
 from regard.layers.dropout import drop_path_rates
@@ -53,11 +53,9 @@ class ResNetConfig:
     drop_path: float = 0.0  # fraction of examples that skip the last block; rises linearly from 0 at the first
 
     def __post_init__(self) -> None:
-        require_min(1, image=self.image, channels=self.channels, dim=self.dim, heads=self.heads, classes=self.classes)
-        require_fraction(drop_path=self.drop_path)
+        check_model(self)
         if len(self.dims) != len(self.depths) or not self.dims:
-            raise ValueError(f"dims has {len(self.dims)} stages and depths {len(self.depths)}; "
-                             f"give one number per stage in both")  # fmt: skip
+            raise ValueError(f"dims has {len(self.dims)} stages and depths {len(self.depths)}; give one number per stage in both")
         for dim, depth in zip(self.dims, self.depths, strict=True):
             require_min(1, dims=dim, depths=depth)
             if self.block == "bottleneck" and dim % BOTTLENECK:
@@ -73,16 +71,11 @@ SMALL = partial(ResNetConfig, image=32, stem="cifar", dim=16, dims=[16, 32, 64],
 SIZES = {  # Table 1; 20 to 56: section 4.2, for images of 32 × 32 pixels, but with projection shortcuts
     "18": ResNetConfig(dims=[64, 128, 256, 512], depths=[2, 2, 2, 2], block="basic"),
     "34": ResNetConfig(dims=[64, 128, 256, 512], depths=[3, 4, 6, 3], block="basic"),
-    "50": ResNetConfig(),
-    "101": ResNetConfig(depths=[3, 4, 23, 3]),
-    "152": ResNetConfig(depths=[3, 8, 36, 3]),
+    "50": ResNetConfig(), "101": ResNetConfig(depths=[3, 4, 23, 3]), "152": ResNetConfig(depths=[3, 8, 36, 3]),
     "attention-50": ResNetConfig(attention=[2, 3]),
-    "20": SMALL(depths=[3, 3, 3]),
-    "32": SMALL(depths=[5, 5, 5]),
-    "44": SMALL(depths=[7, 7, 7]),
-    "56": SMALL(depths=[9, 9, 9]),
+    "20": SMALL(depths=[3, 3, 3]), "32": SMALL(depths=[5, 5, 5]), "44": SMALL(depths=[7, 7, 7]), "56": SMALL(depths=[9, 9, 9]),
     "attention-20": SMALL(depths=[3, 3, 3], attention=[2], heads=4),
-}
+}  # fmt: skip
 
 
 class GatedAttention(nn.Module):

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, require_divisible, require_fraction, require_min
+from regard.config import STRICT, check_model, require_divisible, require_min
 from regard.layers.attention import Attention, CosineAttention, QKVWithoutKeyBias
 from regard.layers.biases import ContinuousPositionBias, RelativePositionBias
 from regard.layers.dropout import Dropout, DropPath, drop_path_rates
@@ -64,16 +64,14 @@ class SwinConfig:
     drop_path: float = 0.0  # fraction of examples that skip the last block; rises linearly from 0 at the first
 
     def __post_init__(self) -> None:
-        require_min(1, image=self.image, patch=self.patch, channels=self.channels, dim=self.dim, window=self.window,
-                    mlp_ratio=self.mlp_ratio, classes=self.classes, stages=len(self.depths))  # fmt: skip
-        require_fraction(dropout=self.dropout, drop_path=self.drop_path)
+        check_model(self)
+        require_min(1, stages=len(self.depths))
         if len(self.heads) != len(self.depths):
             raise ValueError(f"{len(self.depths)} depths and {len(self.heads)} heads; give one of each per stage")
         if self.pretrained_windows and (self.version == "v1" or len(self.pretrained_windows) != len(self.depths)):
             raise ValueError(f"pretrained_windows is {self.pretrained_windows}; give one per stage of a v2, or none")
-        require_min(1, **{f"depths[{i}]": depth for i, depth in enumerate(self.depths)})
-        require_min(1, **{f"heads[{i}]": heads for i, heads in enumerate(self.heads)})
-        require_min(0, **{f"pretrained_windows[{i}]": window for i, window in enumerate(self.pretrained_windows)})
+        for low, key in ((1, "depths"), (1, "heads"), (0, "pretrained_windows")):
+            require_min(low, **{f"{key}[{i}]": value for i, value in enumerate(getattr(self, key))})
         for i, heads in enumerate(self.heads):
             require_divisible(self.dim * 2**i, heads)
 
@@ -93,8 +91,7 @@ class SwinConfig:
             return ""
         windows = [n for n in range(self.window, 1, -1) if dataclasses.replace(self, window=n).tiles(self.image)]
         sides = [next(filter(self.tiles, range(self.image, 0, -1)), 0), next(filter(self.tiles, count(self.image)))]
-        fits = [f"model.window={windows[0]}"] if windows else []
-        fits += [f"model.image={side}" for side in sides if side]
+        fits = [f"model.window={n}" for n in windows[:1]] + [f"model.image={side}" for side in sides if side]
         return (f"windows of {self.window} do not tile an image of {self.image} pixels, so its edges are padded; "
                 f"use {' or '.join(fits)}")  # fmt: skip
 
@@ -103,14 +100,11 @@ _V2 = partial(SwinConfig, image=256, window=8, version="v2")
 _DEEP = [2, 2, 18, 2]
 
 SIZES = {  # section 3.3 of both papers; V2 as released for images of 256 pixels
-    "tiny": SwinConfig(),
-    "small": SwinConfig(depths=_DEEP),
+    "tiny": SwinConfig(), "small": SwinConfig(depths=_DEEP),
     "base": SwinConfig(dim=128, heads=[4, 8, 16, 32], depths=_DEEP),
     "large": SwinConfig(dim=192, heads=[6, 12, 24, 48], depths=_DEEP),
-    "v2-tiny": _V2(),
-    "v2-small": _V2(depths=_DEEP),
-    "v2-base": _V2(dim=128, heads=[4, 8, 16, 32], depths=_DEEP),
-}
+    "v2-tiny": _V2(), "v2-small": _V2(depths=_DEEP), "v2-base": _V2(dim=128, heads=[4, 8, 16, 32], depths=_DEEP),
+}  # fmt: skip
 
 
 class WindowPlan(NamedTuple):

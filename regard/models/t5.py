@@ -24,7 +24,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, require_fraction, require_min
+from regard.config import STRICT, check_model
 from regard.data.text.tokenizer import PAD
 from regard.layers.attention import Attention
 from regard.layers.biases import BucketedPositionBias
@@ -57,30 +57,25 @@ class T5Config:
     pad: int = PAD  # id of the padding token, which is masked
 
     def __post_init__(self) -> None:
-        require_min(1, vocab=self.vocab, dim=self.dim, depth=self.depth, heads=self.heads, head_dim=self.head_dim,
-                    mlp_dim=self.mlp_dim)  # fmt: skip
-        require_min(0, pad=self.pad)
         if self.buckets < 4 or self.buckets % 4:
             raise ValueError(f"buckets is {self.buckets}; use a multiple of 4")
         if self.max_distance <= self.buckets:
             raise ValueError(f"max_distance is {self.max_distance}; use more than the {self.buckets} buckets")
-        require_fraction(dropout=self.dropout, attention_dropout=self.attention_dropout)
+        check_model(self, zero=("pad",))
 
 
 _V11 = partial(T5Config, gated=True, tied=False)
 SIZES = {  # small to large: section 3.1.1 and 3.6 of the paper; v1.1: its released configurations
     "tiny": T5Config(dim=128, depth=2, heads=4, head_dim=32, mlp_dim=512),
-    "small": T5Config(dim=512, depth=6, heads=8, mlp_dim=2048),
-    "base": T5Config(),
+    "small": T5Config(dim=512, depth=6, heads=8, mlp_dim=2048), "base": T5Config(),
     "large": T5Config(dim=1024, depth=24, heads=16, mlp_dim=4096),
     "3b": T5Config(dim=1024, depth=24, heads=32, head_dim=128, mlp_dim=16_384),
     "11b": T5Config(dim=1024, depth=24, heads=128, head_dim=128, mlp_dim=65_536),
-    "v1.1-small": _V11(dim=512, depth=8, heads=6, mlp_dim=1024),
-    "v1.1-base": _V11(mlp_dim=2048),
+    "v1.1-small": _V11(dim=512, depth=8, heads=6, mlp_dim=1024), "v1.1-base": _V11(mlp_dim=2048),
     "v1.1-large": _V11(dim=1024, depth=24, heads=16, mlp_dim=2816),
     "v1.1-xl": _V11(dim=2048, depth=24, heads=32, mlp_dim=5120),
     "v1.1-xxl": _V11(dim=4096, depth=24, heads=64, mlp_dim=10_240),
-}
+}  # fmt: skip
 
 
 class T5(nn.Module):

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, require_divisible, require_fraction, require_min
+from regard.config import STRICT, check_model, require_divisible
 from regard.data.text.tokenizer import PAD
 from regard.layers.attention import Attention
 from regard.layers.block import DecoderBlock, EncoderBlock
@@ -59,19 +59,14 @@ class TransformerConfig:
     pad: int = PAD  # id of the padding token, which is masked
 
     def __post_init__(self) -> None:
-        require_min(1, vocab=self.vocab, dim=self.dim, depth=self.depth, heads=self.heads, mlp_ratio=self.mlp_ratio,
-                    max_len=self.max_len)  # fmt: skip
-        require_min(0, pad=self.pad)
+        check_model(self, zero=("pad",))
         require_divisible(self.dim, self.heads)
-        require_fraction(dropout=self.dropout, attention_dropout=self.attention_dropout)
 
 
 SIZES = {  # base and big are the paper's, Table 3; tiny and small are for small data
-    "tiny": TransformerConfig(dim=128, depth=4, heads=4, mlp_ratio=2),
-    "small": TransformerConfig(dim=256, depth=3, heads=4),
-    "base": TransformerConfig(),
-    "big": TransformerConfig(dim=1024, heads=16, dropout=0.3),
-}
+    "tiny": TransformerConfig(dim=128, depth=4, heads=4, mlp_ratio=2), "small": TransformerConfig(dim=256, depth=3, heads=4),
+    "base": TransformerConfig(), "big": TransformerConfig(dim=1024, heads=16, dropout=0.3),
+}  # fmt: skip
 
 
 class Transformer(nn.Module):
@@ -80,6 +75,7 @@ class Transformer(nn.Module):
     def __init__(self, config: TransformerConfig):
         super().__init__()
         self.config = c = config
+        self.max_len = c.max_len if c.positions == "learned" else math.inf  # tokens, including the start or end token
         residual = PreNorm if c.norm == "pre" else PostNorm
         positions = SinusoidalPositions if c.positions == "sinusoid" else LearnedPositions
         source = token_table(c.vocab, c.dim)
@@ -102,11 +98,6 @@ class Transformer(nn.Module):
             nn.init.xavier_uniform_(self.output.weight)
         if self.output.bias is not None:
             nn.init.zeros_(self.output.bias)
-
-    @property
-    def max_len(self) -> float:
-        """Context length in tokens, including the start or end token."""
-        return self.config.max_len if self.config.positions == "learned" else math.inf
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Source tokens (B, S) → memory (B, S, D), and the mask of its real tokens (B, 1, 1, S)."""

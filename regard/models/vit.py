@@ -26,7 +26,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, require_divisible, require_fraction, require_min
+from regard.config import STRICT, check_model, require_divisible, require_min
 from regard.layers.attention import Attention
 from regard.layers.block import EncoderBlock
 from regard.layers.conv import ConvNorm
@@ -63,10 +63,8 @@ class ViTConfig:
     drop_path: float = 0.0  # fraction of examples that skip the last block; rises linearly from 0 at the first
 
     def __post_init__(self) -> None:
-        require_min(1, image=self.image, patch=self.patch, channels=self.channels, dim=self.dim, depth=self.depth,
-                    heads=self.heads, mlp_ratio=self.mlp_ratio, classes=self.classes)  # fmt: skip
+        check_model(self)
         require_divisible(self.dim, self.heads)
-        require_fraction(dropout=self.dropout, drop_path=self.drop_path)
         if self.image % self.patch:
             raise ValueError(tiling_error(self.image, self.patch))
         if self.convs:
@@ -90,12 +88,9 @@ def tiling_error(image: int, patch: int) -> str:
 
 
 SIZES = {  # base to huge: Table 1; tiny and small: Table 1 of https://arxiv.org/abs/2012.12877
-    "tiny": ViTConfig(dim=192, heads=3),
-    "small": ViTConfig(dim=384, heads=6),
-    "base": ViTConfig(),
-    "large": ViTConfig(dim=1024, depth=24, heads=16),
-    "huge": ViTConfig(patch=14, dim=1280, depth=32, heads=16),
-}
+    "tiny": ViTConfig(dim=192, heads=3), "small": ViTConfig(dim=384, heads=6), "base": ViTConfig(),
+    "large": ViTConfig(dim=1024, depth=24, heads=16), "huge": ViTConfig(patch=14, dim=1280, depth=32, heads=16),
+}  # fmt: skip
 
 
 class Patches(nn.Module):

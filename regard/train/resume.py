@@ -19,7 +19,7 @@ def resumed_run(what: str, changes: Sequence[str], files: RunFolder) -> Run:
     asked = read_run(files.run if fine_tuned else what, changes)  # the run that `init` names may be gone
     for key in keys:
         table, _, name = key.partition(".")
-        if key == "model":  # a whole model: all that the data does not decide
+        if key in ("model", "model.size"):  # a whole model: all that the data does not decide
             _compare(files, "model.family", asked.family, stored.family)
             for field in (field.name for field in dataclasses.fields(stored.model) if field.name not in COUNTED):
                 _compare(files, f"model.{field}", getattr(asked.model, field), getattr(stored.model, field))

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard.data import sources
-from regard.data.checksums import SHA256
-from regard.data.sources import SOURCES, locate, prefix_of
+from regard.data.sources import SHA256, SOURCES, locate, prefix_of
 
 DATA = os.environ.get("REGARD_DATA", "")
 NAME, FILE = "tatoeba-en-it", "valid.tsv.gz"

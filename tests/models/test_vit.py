@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from regard.layers.conv import fold_batch_norms
 from regard.layers.positions import LearnedGridPositions
-from regard.layers.shapes import from_patches, to_patches
+from regard.layers.shapes import to_patches
 from regard.models.vit import ViT, ViTConfig
 
 SMALL = {"image": 12, "patch": 4, "dim": 16, "depth": 2, "heads": 2, "classes": 5}
@@ -25,6 +25,12 @@ def test_patch_embedding_equals_a_strided_convolution():
     kernel = model.embed.weight.view(16, 3, 4, 4)
     wanted = F.conv2d(x, kernel, model.embed.bias, stride=4).flatten(2).transpose(1, 2)
     torch.testing.assert_close(model.embed(to_patches(x, 4)), wanted)
+
+
+def from_patches(x: torch.Tensor, patch: int, rows: int) -> torch.Tensor:
+    """Undo `to_patches`: (B, Y · X, C · P · P) → (B, C, Y · P, X · P)."""
+    x = x.unflatten(2, (-1, patch, patch)).unflatten(1, (rows, -1))  # (B, Y, X, C, P, P)
+    return x.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
 
 
 @pytest.mark.parametrize(("rows", "columns", "patch"), [(1, 1, 4), (2, 3, 4), (4, 2, 1), (3, 3, 7)])

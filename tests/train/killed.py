@@ -24,16 +24,7 @@ import sys
 import time
 from pathlib import Path
 
-WRITES = (
-    "os.fsync",
-    "os.replace",
-    "os.link",
-    "shutil.rmtree",
-    "Path.unlink",
-    "Path.mkdir",
-    "Path.write_text",
-    "save_file",
-)
+WRITES = ("os.fsync", "os.replace", "os.link", "shutil.rmtree", "Path.unlink", "Path.mkdir", "Path.write_text", "save_file")
 
 TEMPORARY = r"(?<=^\.[0-9a-f]{24})\..*"  # what `mkdtemp` put behind the name of an encoded corpus
 

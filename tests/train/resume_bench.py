@@ -97,12 +97,7 @@ UNLIKE = ("seconds", "tokens_per_s", "minutes", "sha256")  # times, and the sums
 
 def left(run: Path) -> dict[str, object]:
     """What a finished run must have in common with an uninterrupted one."""
-    files = [
-        run / "model.safetensors",
-        *sorted(run.glob("checkpoints/*/*")),
-        run / "config.json",
-        run / "tokenizer.json",
-    ]
+    files = [run / "model.safetensors", *sorted(run.glob("checkpoints/*/*")), run / "config.json", run / "tokenizer.json"]
     found: dict[str, object] = {str(file.relative_to(run)): file.read_bytes() for file in files}
     assert any("optimizer" in name for name in found)
     for name in [name for name in found if name.endswith("state.json")]:

@@ -237,9 +237,7 @@ def test_with_every_checkpoint_damaged_the_error_states_what_to_do(tmp_path, nam
     for file in tmp_path.glob(f"checkpoints/*/{name}"):
         file.unlink()
     reports = []
-    with pytest.raises(
-        ValueError, match=r"no checkpoint of .* is intact; train again with --fresh, or restore .*00002"
-    ):
+    with pytest.raises(ValueError, match=r"no checkpoint of .* is intact; train again with --fresh, or restore .*00002"):
         checkpoint.newest(RunFolder(tmp_path), reports.append)
     assert len(reports) == 2
 

@@ -165,13 +165,7 @@ def test_a_size_of_another_family_replaces_the_recipes_model():
     run = read_run("fashion-vit", ("model=mvit-v2-tiny", "model.image=32"))
     assert (run.family, run.model.image, run.model.channels, run.model.dim) == ("mvit", 32, 1, 96)
     tiny = read_run("fashion-vit", ("model=tiny", "model.patch=4"))
-    assert (tiny.family, tiny.model.image, tiny.model.dim, tiny.model.depth, tiny.model.convs) == (
-        "vit",
-        28,
-        192,
-        12,
-        [],
-    )
+    assert (tiny.family, tiny.model.image, tiny.model.dim, tiny.model.depth, tiny.model.convs) == ("vit", 28, 192, 12, [])
 
 
 def test_a_list_may_be_emptied():

@@ -64,15 +64,11 @@ def test_a_small_model_overfits_one_batch(name):
         optimizer.zero_grad()
     with torch.no_grad():
         loss, _ = loss_function(model, batch, 0.0)
-    assert float(loss) / batch.tokens < (
-        1.0 if name == "gpt" else 0.1
-    )  # the first tokens of a text cannot be predicted
+    assert float(loss) / batch.tokens < (1.0 if name == "gpt" else 0.1)  # the first tokens of a text cannot be predicted
 
 
 def regard(*words: str, cwd) -> str:
-    return subprocess.run(
-        [sys.executable, "-m", "regard", *words], cwd=cwd, check=True, capture_output=True, text=True
-    ).stdout
+    return subprocess.run([sys.executable, "-m", "regard", *words], cwd=cwd, check=True, capture_output=True, text=True).stdout
 
 
 def exact(run: str, cwd) -> float:
@@ -163,10 +159,7 @@ def test_a_classifier_of_film_reviews_is_initialized_from_minilm(tmp_path, minil
 def test_a_small_vit_classifies_clothes(tmp_path):
     """About 10 minutes on two cores."""
     regard("train", "fashion-vit", cwd=tmp_path)
-    assert (
-        json.loads(regard("cost", "runs/fashion-vit", "--json", cwd=tmp_path))["runs/fashion-vit"]["parameters"]
-        <= 300_000
-    )
+    assert json.loads(regard("cost", "runs/fashion-vit", "--json", cwd=tmp_path))["runs/fashion-vit"]["parameters"] <= 300_000
     assert score_of("runs/fashion-vit", "test", "accuracy", tmp_path) >= 90
 
 

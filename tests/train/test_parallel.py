@@ -35,9 +35,7 @@ PATIENCE = 600  # seconds until a process counts as hanging, on any machine
 def torchrun(*words: object) -> Iterator[subprocess.Popen]:
     """Two processes, as a user starts them; none is left running."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    process = subprocess.Popen(
-        [*launcher, *map(str, words)], stdout=-1, stderr=-1, text=True, env={**os.environ, **ALONE}
-    )
+    process = subprocess.Popen([*launcher, *map(str, words)], stdout=-1, stderr=-1, text=True, env={**os.environ, **ALONE})
     with process:
         try:
             yield process

@@ -84,9 +84,7 @@ def test_classes_are_learnt(tmp_path):
 
 
 def lm_run(folder, max_len):
-    return tiny_run(
-        "language_model", folder, data={**vars(tiny_run("language_model", folder).data), "max_len": max_len}
-    )
+    return tiny_run("language_model", folder, data={**vars(tiny_run("language_model", folder).data), "max_len": max_len})
 
 
 def test_a_window_longer_than_the_context_is_refused(tmp_path):

@@ -74,10 +74,7 @@ def _inside(length: int, size: Tensor, start: Tensor) -> Tensor:
 
 
 def mixup(x: Tensor, label: Tensor, alpha: float, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Blend each image with another of the batch: images (B, C, Y, X), labels of the others (B,), weights of the first (B,).
-
-    Weights are sampled from Beta(α, α): near 0 or 1 for a small α, uniform for 1.
-    """
+    """Blend each image with another: images, labels of the others (B,), and weights of the first (B,), from Beta(α, α)."""
     rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))  # torch's Beta takes no generator
     part = torch.from_numpy(rng.beta(alpha, alpha, len(x))).to(x.dtype)
     other = torch.randperm(len(x), generator=generator)
@@ -148,18 +145,6 @@ def _enhance(degenerate: Tensor, x: Tensor, magnitude: Tensor) -> Tensor:
     return _to_bytes(degenerate + (x.float() - degenerate) * (1 + ENHANCE * magnitude))
 
 
-def _brightness(x: Tensor, magnitude: Tensor) -> Tensor:
-    return _enhance(torch.zeros(()), x, magnitude)
-
-
-def _contrast(x: Tensor, magnitude: Tensor) -> Tensor:
-    return _enhance(_grey(x).mean((1, 2, 3), keepdim=True).round(), x, magnitude)
-
-
-def _colour(x: Tensor, magnitude: Tensor) -> Tensor:
-    return _enhance(_grey(x).round(), x, magnitude)
-
-
 def _sharpness(x: Tensor, magnitude: Tensor) -> Tensor:
     """Against a blur with the eight neighbours; the edge pixels stay."""
     soft = x.float()
@@ -174,11 +159,6 @@ def _sharpness(x: Tensor, magnitude: Tensor) -> Tensor:
 def _posterize(x: Tensor, magnitude: Tensor) -> Tensor:
     lost = (magnitude.abs() * BITS).round().to(torch.uint8)
     return x >> lost << lost
-
-
-def _solarize(x: Tensor, magnitude: Tensor) -> Tensor:
-    """Invert the brightest pixels."""
-    return torch.where(x.float() >= 256 * (1 - magnitude.abs()), 255 - x, x)
 
 
 def _autocontrast(x: Tensor, magnitude: Tensor) -> Tensor:
@@ -200,6 +180,11 @@ def _equalize(x: Tensor, magnitude: Tensor) -> Tensor:
 
 
 PHOTOMETRIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "brightness": _brightness, "contrast": _contrast, "colour": _colour, "sharpness": _sharpness,
-    "posterize": _posterize, "solarize": _solarize, "autocontrast": _autocontrast, "equalize": _equalize,
+    "brightness": lambda x, magnitude: _enhance(torch.zeros(()), x, magnitude),
+    "contrast": lambda x, magnitude: _enhance(_grey(x).mean((1, 2, 3), keepdim=True).round(), x, magnitude),
+    "colour": lambda x, magnitude: _enhance(_grey(x).round(), x, magnitude),
+    "sharpness": _sharpness,
+    "posterize": _posterize,
+    "solarize": lambda x, magnitude: torch.where(x.float() >= 256 * (1 - magnitude.abs()), 255 - x, x),  # inverts bright pixels
+    "autocontrast": _autocontrast, "equalize": _equalize,
 }  # fmt: skip

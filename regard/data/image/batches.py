@@ -22,10 +22,8 @@ from regard.data.image.store import ImageStore
 from regard.data.position import BatchStream, DataPosition
 from regard.data.text.windows import WindowBatch
 
-__all__ = [
-    "ImageBatch", "all_image_batches", "all_pixel_batches", "batch_order", "dequantize", "image_batches",
-    "pixel_batches", "quantize", "stratified_fraction", "to_model_input",
-]  # fmt: skip
+__all__ = ["ImageBatch", "all_image_batches", "all_pixel_batches", "batch_order", "dequantize", "image_batches",
+           "pixel_batches", "quantize", "stratified_fraction", "to_model_input"]  # fmt: skip
 
 FRACTION_SEED = 1  # of the images in a fraction: the same for every training
 
@@ -48,9 +46,8 @@ class ImageBatch(NamedTuple):
         return ImageBatch(*(part.to(device, non_blocking=True) for part in self))
 
 
-def image_batches(
-    store: ImageStore, image: int, batch: int, seed: int, data: ImageData, position: DataPosition = DataPosition()
-) -> BatchStream[ImageBatch]:
+def image_batches(store: ImageStore, image: int, batch: int, seed: int, data: ImageData,
+                  position: DataPosition = DataPosition()) -> BatchStream[ImageBatch]:  # fmt: skip
     """Endless batches of `batch` images, `image` pixels a side, from a position on."""
     _require_side(store.side, image)
     if data.crop >= store.side:
@@ -67,9 +64,8 @@ def all_image_batches(store: ImageStore, image: int, batch: int, data: ImageData
         yield ImageBatch(x, label, label, torch.ones(len(label)))
 
 
-def pixel_batches(
-    store: ImageStore, levels: int, batch: int, seed: int, fraction: float = 1.0, position: DataPosition = DataPosition()
-) -> BatchStream[WindowBatch]:
+def pixel_batches(store: ImageStore, levels: int, batch: int, seed: int, fraction: float = 1.0,
+                  position: DataPosition = DataPosition()) -> BatchStream[WindowBatch]:  # fmt: skip
     """Endless batches of `batch` images as pixel ids, from a position on."""
     for rows, _, after in batch_order(stratified_fraction(store.labels, fraction), batch, seed, position):
         yield partial(_read_pixels, store, np.sort(rows), levels), after
@@ -82,10 +78,7 @@ def all_pixel_batches(store: ImageStore, levels: int, batch: int) -> Iterator[Wi
 
 
 def batch_order(rows: Ints, batch: int, seed: int, position: DataPosition) -> Iterator[tuple[Ints, list[int], DataPosition]]:
-    """For each batch, endlessly: its rows of (N,), its random seed, and the position after it.
-
-    The last batch of an epoch is left out if it is less than half full.
-    """
+    """For each batch, endlessly: its rows of (N,), random seed, and the position after; the last must be half full."""
     count = max(1, (2 * len(rows) + batch) // (2 * batch))  # N / batch, rounded
     epoch, _, skip = position
     while True:
@@ -145,15 +138,12 @@ def _channels_first(images: Bytes) -> Tensor:
 
 def _normalize(x: Tensor, data: ImageData) -> Tensor:
     """Subtract the mean of each channel and divide by its standard deviation."""
-    mean, std = (_per_channel(key, values, x.shape[1]) for key, values in (("mean", data.mean), ("std", data.std)))
+    channels = x.shape[1]
+    for key, values in (("mean", data.mean), ("std", data.std)):
+        if len(values) not in (0, channels):
+            raise ValueError(f"data.{key} is {values}; an image here has {channels} channels: give one number for each")
+    mean, std = (255 * torch.tensor(values or [0.5] * channels)[:, None, None] for values in (data.mean, data.std))  # (C, 1, 1)
     return (x.float() - mean) / std
-
-
-def _per_channel(key: str, values: list[float], channels: int) -> Tensor:
-    """One number for each channel, scaled to pixels from 0 to 255: (C, 1, 1)."""
-    if len(values) not in (0, channels):
-        raise ValueError(f"data.{key} is {values}; an image here has {channels} channels: give one number for each")
-    return 255 * torch.tensor(values or [0.5] * channels)[:, None, None]
 
 
 def quantize(images: Bytes, levels: int) -> Ints:

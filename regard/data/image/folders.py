@@ -99,18 +99,17 @@ def list_images(folder: Path, least: int = 2) -> ImageFolder:
     if not folder.is_dir():
         what = f"{folder} is a file" if folder.exists() else f"no folder {folder}"
         raise ValueError(f"{what}; give a folder that holds a folder of images for each class")
-    folders: list[Path] = []
-    skipped: list[Path] = []  # files beside the folders of classes are not read
-    for path in sorted(path for path in folder.iterdir() if not _ignored(path.name)):
-        (folders if path.is_dir() else skipped).append(path)
-    labels = [path.name for path in folders]
+    inside = sorted(path for path in folder.iterdir() if not _ignored(path.name))
+    labels = [path.name for path in inside if path.is_dir()]
+    skipped = [path for path in inside if not path.is_dir()]  # files beside the folders of classes are not read
     if not labels:
         raise ValueError(f"{folder} holds no folders; put the images of each class in one, such as {folder}/cats")
     if set(labels) <= SPLITS:
         raise ValueError(f"{folder} holds {', '.join(labels)}, which are splits; give one, such as {folder / labels[0]}")
     files: list[tuple[Path, str]] = []
     for label in labels:
-        if label.splitlines() != [label] or not label.strip() or not _is_text(label):
+        not_utf8 = any("\ud800" <= character <= "\udfff" for character in label)
+        if label.splitlines() != [label] or not label.strip() or not_utf8:
             raise ValueError(f"{folder} holds the folder {label!r}; a class is one line of text, name it so")
         images: list[Path] = []
         for file in _walk(folder / label):
@@ -126,10 +125,6 @@ def list_images(folder: Path, least: int = 2) -> ImageFolder:
 
 def _ignored(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"  # added by archives made on a Mac
-
-
-def _is_text(name: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in name)  # bytes that are not UTF-8
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -151,10 +146,7 @@ def _relative(file: Path, folder: Path) -> str:
 
 
 def split_validation(listed: ImageFolder) -> tuple[ImageFolder, ImageFolder]:
-    """Split own images into training and validation: a tenth of each class, at least one image.
-
-    The split depends only on the file names below the folder.
-    """
+    """Split own images by the hash of their names: training, and a tenth of each class, at least one, for validation."""
     by_class: dict[str, list[tuple[str, Path]]] = defaultdict(list)
     for file, label in listed.files:
         name = _relative(file, listed.folder).encode("utf-8", "surrogateescape")
@@ -164,10 +156,8 @@ def split_validation(listed: ImageFolder) -> tuple[ImageFolder, ImageFolder]:
         if len(hashed) < 2:
             raise ValueError(f"{listed.folder / label} has one image; add one for validation, or give data.valid")
         valid |= {file for _, file in sorted(hashed)[: max(1, round(len(hashed) / VALID_EVERY))]}
-    parts: tuple[list[tuple[Path, str]], list[tuple[Path, str]]] = ([], [])
-    for file, label in listed.files:
-        parts[file in valid].append((file, label))
-    return listed._replace(files=parts[0]), listed._replace(files=parts[1])
+    train = [entry for entry in listed.files if entry[0] not in valid]
+    return listed._replace(files=train), listed._replace(files=[entry for entry in listed.files if entry[0] in valid])
 
 
 def folder_source(listed: ImageFolder, labels: Sequence[str], read: Callable[[Path], Bytes]) -> ImageSource:
@@ -175,15 +165,12 @@ def folder_source(listed: ImageFolder, labels: Sequence[str], read: Callable[[Pa
     label_ids = {label: index for index, label in enumerate(labels or listed.labels)}
     for file, label in listed.files:
         if label not in label_ids:
-            raise ValueError(
-                f"{file} is of class {label!r}, never seen in training; known are {', '.join(labels)}: "
-                f"rename its folder, or leave it out"
-            )
+            raise ValueError(f"{file} is of class {label!r}, never seen in training; known are {', '.join(labels)}: rename its "
+                             "folder, or leave it out")  # fmt: skip
     files = [file for file, _ in listed.files]
     stamps = [(_relative(file, listed.folder), (s := file.stat()).st_size, s.st_mtime_ns) for file in files]
     ids = np.array([label_ids[label] for _, label in listed.files], dtype=np.int64)
-    identity = [str(listed.folder.resolve()), stamps]
-    return ImageSource(str(listed.folder), lambda: _read_ahead(read, files), ids, identity)
+    return ImageSource(str(listed.folder), lambda: _read_ahead(read, files), ids, [str(listed.folder.resolve()), stamps])
 
 
 def _read_ahead(read: Callable[[Path], Bytes], files: Iterable[Path]) -> Iterator[Bytes]:

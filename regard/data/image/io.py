@@ -15,21 +15,16 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
+from PIL.Image import Transpose
 
 __all__ = ["Bytes", "Ints", "read_image", "resize_square"]
 
 MAX_PIXELS = 200_000_000  # PIL's own limit refuses the largest photos
 STRIP = 32  # largest aspect ratio: only the centre of a longer image is scaled, which bounds memory
 ORIENTATION = 0x0112  # the EXIF tag
-TURNS = {  # EXIF orientation → the operation that makes the image upright
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+# EXIF orientation → the operation that makes the image upright
+TURNS = {2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
+         6: Transpose.ROTATE_270, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_90}  # fmt: skip
 # Only plain image formats: for others PIL starts external programs.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 
@@ -51,9 +46,8 @@ def read_image(file: str | Path | bytes | BinaryIO, channels: int, side: int | N
     with _stream(file, name) as stream:
         image = _opened(stream, name)
         if image.width * image.height > MAX_PIXELS:
-            raise ValueError(
-                f"{name} has {image.width:,} × {image.height:,} pixels; {MAX_PIXELS:,} at most are read: make it smaller"
-            )
+            raise ValueError(f"{name} has {image.width:,} × {image.height:,} pixels; {MAX_PIXELS:,} at most are read: make it "
+                             "smaller")  # fmt: skip
         try:
             if side:
                 image.draft(None, (2 * side, 2 * side))  # a JPEG can be decoded at a half, a quarter or an eighth
@@ -120,7 +114,7 @@ def _opened(stream: BinaryIO, name: str) -> Image.Image:
         raise ValueError(_damaged(name, error)) from None
 
 
-def _turn(image: Image.Image) -> Image.Transpose | None:
+def _turn(image: Image.Image) -> Transpose | None:
     """The operation that makes an image upright, if any."""
     with _quiet():
         try:

@@ -22,16 +22,13 @@ import numpy as np
 
 from regard.config import nearest
 from regard.data.cache import cached
-from regard.data.files import flush, write_atomic
 from regard.data.image.config import ImageData
 from regard.data.image.folders import ImageFolder, ImageSource, folder_source, list_images, named_source, split_validation
 from regard.data.image.io import Bytes, Ints, read_image, resize_square
 from regard.data.sources import SOURCES
 
-__all__ = [
-    "ImageDataset", "ImageInput", "ImageStore", "default_resize", "prepare", "read_split", "read_square",
-    "resize_function", "resize_side", "store_images",
-]  # fmt: skip
+__all__ = ["ImageDataset", "ImageInput", "ImageStore", "default_resize", "prepare", "read_split", "read_square",
+           "resize_function", "resize_side", "store_images"]  # fmt: skip
 
 FORMAT = 1  # of the files above
 REPORT_EVERY = 50  # images
@@ -63,9 +60,7 @@ class ImageStore:
         self.side: int = about["side"]
         self.channels: int = about["channels"]
         shape = (about["count"], self.side, self.side, self.channels)
-        self.images: np.memmap[tuple[int, ...], np.dtype[np.uint8]] = np.memmap(
-            folder / "images.bin", dtype=np.uint8, mode="r", shape=shape
-        )
+        self.images: Bytes = np.memmap(folder / "images.bin", dtype=np.uint8, mode="r", shape=shape)
         self.labels: Ints = np.fromfile(folder / "labels.bin", dtype=np.int64)
 
     def __len__(self) -> int:
@@ -89,26 +84,18 @@ def prepare(data: ImageData, model: ImageInput, report: Report, progress: Progre
         listed = list_images(Path(data.train).expanduser(), 2 if labeled else 1)
         labels = tuple(listed.labels)
         _report_folder(listed, report)
-    store = partial(_store_split, data, model, report=report, labels=labels, progress=progress, labeled=labeled)
-    return ImageDataset(store("train", listed), store("valid", listed), labels if labeled else ())
+    store = partial(read_split, data, model, report=report, labels=labels, progress=progress, labeled=labeled, listed=listed)
+    return ImageDataset(store("train"), store("valid"), labels if labeled else ())
 
 
-def read_split(
-    data: ImageData, model: ImageInput, split: str, report: Report, *, labels: Sequence[str] = (),
-    progress: Progress = lambda what, done: None, labeled: bool = True,
-) -> ImageStore:  # fmt: skip
-    """Store one split by name, or an own folder; `labels` are the class names by id.
+def read_split(data: ImageData, model: ImageInput, split: str, report: Report, *, labels: Sequence[str] = (),
+               progress: Progress = lambda what, done: None, labeled: bool = True,
+               listed: ImageFolder | None = None) -> ImageStore:  # fmt: skip
+    """Store one split by name, or an own folder (perhaps already `listed`); `labels` are the class names by id.
 
     Images for a classifier (`labeled`) are stored larger than its input, for random crops; others in its size.
     """
     _require_images(data)
-    return _store_split(data, model, split, None, report, labels, progress, labeled)
-
-
-def _store_split(
-    data: ImageData, model: ImageInput, split: str, listed: ImageFolder | None, report: Report, labels: Sequence[str],
-    progress: Progress, labeled: bool,
-) -> ImageStore:  # fmt: skip
     side = resize_side(data, model.image) if labeled else model.image
     if side < model.image:
         raise ValueError(f"data.resize={side} is less than the model's {model.image} pixels; use {model.image} or more")
@@ -123,9 +110,8 @@ def _store_split(
     return store
 
 
-def _own_source(
-    data: ImageData, split: str, listed: ImageFolder | None, labels: Sequence[str], read: Callable[[Path], Bytes]
-) -> ImageSource:
+def _own_source(data: ImageData, split: str, listed: ImageFolder | None, labels: Sequence[str],
+                read: Callable[[Path], Bytes]) -> ImageSource:  # fmt: skip
     """Images from own folders; a tenth of the training images is for validation if no other folder is given."""
     path = {"train": data.train, "valid": data.valid or data.train}.get(split, split)
     if not path:
@@ -147,10 +133,8 @@ def _require_images(data: ImageData) -> None:
     known = [name for name, source in SOURCES.items() if source.kind == "images"]
     if data.source and data.source not in known:
         what = "is not a set of images" if data.source in SOURCES else "is not known"
-        raise ValueError(
-            f"data.source={data.source} {what}{nearest(data.source, known)}; known are {', '.join(known)}; "
-            f"for own images set data.train to a folder with one folder for each class"
-        )
+        raise ValueError(f"data.source={data.source} {what}{nearest(data.source, known)}; known are {', '.join(known)}; for own "
+                         "images set data.train to a folder with one folder for each class")  # fmt: skip
 
 
 def _report_folder(listed: ImageFolder, report: Report) -> None:
@@ -164,10 +148,7 @@ def _report_folder(listed: ImageFolder, report: Report) -> None:
 
 
 def default_resize(image: int, own: int | None) -> int:
-    """The side of stored squares for a model input of `image` pixels; `own` is the side of a named set's images.
-
-    8/7 of the input, as in ImageNet's 256 for 224; images that already have the input's size are stored unchanged.
-    """
+    """8/7 of the model's `image` pixels, as ImageNet's 256 for 224; or the same if the set's `own` images have that side."""
     return image if own == image else round(image * 8 / 7)
 
 
@@ -187,19 +168,13 @@ def read_square(data: ImageData, model: ImageInput, side: int, file: Path) -> By
     return resize_function(data, model.image)(read_image(file, model.channels, None if data.resize else side), side)
 
 
-def store_images(
-    images: Callable[[], Iterable[Bytes]], labels: Sequence[int] | Ints, name: str, identity: object, side: int,
-    channels: int, progress: Callable[[int], None] = lambda done: None,
-    fit: Callable[[Bytes, int], Bytes] = resize_square,
-) -> ImageStore:  # fmt: skip
-    """Store images in the cache folder, or find them there.
-
-    The cache key is `identity` (files, their sizes and times).  Images have any size and the given channels; `fit`
-    makes each a square of `side` pixels.
-    """
+def store_images(images: Callable[[], Iterable[Bytes]], labels: Sequence[int] | Ints, name: str, identity: object, side: int,
+                 channels: int, progress: Callable[[int], None] = lambda done: None,
+                 fit: Callable[[Bytes, int], Bytes] = resize_square) -> ImageStore:  # fmt: skip
+    """Store images of any size under `identity` in the cache folder, or find them there; `fit` makes each a square."""
     ids = np.asarray(labels, dtype=np.int64)
 
-    def write(folder: Path) -> None:
+    def write(folder: Path) -> dict[str, object]:
         digest, done = hashlib.sha256(repr((side, channels)).encode()), 0
         with open(folder / "images.bin", "wb") as file:
             for done, image in enumerate(images(), 1):
@@ -214,10 +189,7 @@ def store_images(
         progress(done)
         ids.tofile(folder / "labels.bin")
         digest.update(ids.tobytes())
-        for part in ("images.bin", "labels.bin"):
-            flush(folder / part)
-        about = {"count": done, "side": side, "channels": channels, "digest": digest.hexdigest()}
-        write_atomic(folder / "about.json", json.dumps(about).encode())
+        return {"count": done, "side": side, "channels": channels, "digest": digest.hexdigest()}
 
     order = hashlib.sha256(ids.tobytes()).hexdigest()
     return ImageStore(cached(["images", FORMAT, identity, order, side, channels], write))

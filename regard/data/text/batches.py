@@ -1,8 +1,7 @@
 """Batches by token count from length buckets; their order is a function of (seed, epoch).
 
-An epoch shuffles the blocks of the store, reads them pool by pool, sorts a pool by length, cuts it into batches of
-about equal token counts, and shuffles those.  Training resumes from a `DataPosition` at the next batch without reading
-earlier ones.
+An epoch shuffles the blocks of the store, reads them pool by pool, sorts a pool by length, cuts it into batches of about equal
+token counts, and shuffles those.  Training resumes from a `DataPosition` at the next batch without reading earlier ones.
 
 Shapes: B batch, S source and T target length.
 """
@@ -19,9 +18,7 @@ from regard.data.position import BatchStream, DataPosition
 from regard.data.text.store import Ints, PairStore, Pool
 from regard.data.text.tokenizer import PAD, SpecialTokens
 
-__all__ = [
-    "LabeledBatch", "PairBatch", "all_labeled_batches", "all_pair_batches", "labeled_batches", "pad", "pair_batches",
-]  # fmt: skip
+__all__ = ["LabeledBatch", "PairBatch", "all_labeled_batches", "all_pair_batches", "labeled_batches", "pad", "pair_batches"]
 
 POOL = 16  # blocks in memory at once: 65,536 pairs
 
@@ -62,9 +59,8 @@ class LabeledBatch(NamedTuple):
         return LabeledBatch(*(part.to(device, non_blocking=True) for part in self))
 
 
-def pair_batches(
-    store: PairStore, special: SpecialTokens, tokens: int, seed: int, position: DataPosition = DataPosition()
-) -> BatchStream[PairBatch]:
+def pair_batches(store: PairStore, special: SpecialTokens, tokens: int, seed: int,
+                 position: DataPosition = DataPosition()) -> BatchStream[PairBatch]:  # fmt: skip
     """Endless batches of at most `tokens` tokens from a position on."""
     return _endless(store, tokens, seed, position, 1, partial(_collate_pairs, special))
 
@@ -74,9 +70,8 @@ def all_pair_batches(store: PairStore, special: SpecialTokens, tokens: int) -> I
     return _once(store, tokens, 1, partial(_collate_pairs, special))
 
 
-def labeled_batches(
-    store: PairStore, special: SpecialTokens, tokens: int, seed: int, position: DataPosition = DataPosition()
-) -> BatchStream[LabeledBatch]:
+def labeled_batches(store: PairStore, special: SpecialTokens, tokens: int, seed: int,
+                    position: DataPosition = DataPosition()) -> BatchStream[LabeledBatch]:  # fmt: skip
     """Endless batches of labelled texts, from a store whose targets are class ids."""
     return _endless(store, tokens, seed, position, 2, partial(_collate_texts, special))
 
@@ -86,9 +81,8 @@ def all_labeled_batches(store: PairStore, special: SpecialTokens, tokens: int) -
     return _once(store, tokens, 2, partial(_collate_texts, special))
 
 
-def _endless(
-    store: PairStore, tokens: int, seed: int, position: DataPosition, ends: int, collate: Callable[[Pool], Batch]
-) -> BatchStream[Batch]:
+def _endless(store: PairStore, tokens: int, seed: int, position: DataPosition, ends: int,
+             collate: Callable[[Pool], Batch]) -> BatchStream[Batch]:  # fmt: skip
     """`ends` is the number of tokens that collating adds to a text: its end, and its start if the model reads one."""
     epoch, pool, skip = position
     while True:

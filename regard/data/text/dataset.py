@@ -1,7 +1,6 @@
 """From `TextData` to a tokenizer and two encoded splits: all that training on text reads.
 
-Three kinds of data: sentence pairs (or labelled texts whose class is the target, and mixtures), one plain text, and
-labelled texts.
+The kinds of data: sentence pairs (or labelled texts whose class is the target, and mixtures), one plain text, labelled texts.
 """
 
 from collections import Counter
@@ -18,10 +17,8 @@ from regard.data.text.splits import Split, find_split, require_kind, source_name
 from regard.data.text.store import UNKNOWN, PairStore, TextStore, encode_labeled, encode_pairs, encode_text
 from regard.data.text.tokenizer import Tokenizer, train_tokenizer
 
-__all__ = [
-    "TextDataset", "encode_labeled_split", "encode_pairs_split", "encode_text_split", "prepare_labeled",
-    "prepare_pairs", "prepare_text", "require_special",
-]  # fmt: skip
+__all__ = ["TextDataset", "encode_labeled_split", "encode_pairs_split", "encode_text_split", "prepare_labeled", "prepare_pairs",
+           "prepare_text", "require_special"]  # fmt: skip
 
 MAX_EXAMPLES = 500_000  # pairs or lines, evenly spread, that a tokenizer is trained on; bounds its memory
 SAMPLES = 3  # validation sentences shown at every evaluation
@@ -45,57 +42,42 @@ class TextDataset(NamedTuple):
     text_sample: str = ""  # the start of the validation text, to be continued during training
 
 
-def prepare_pairs(
-    data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *,
-    kinds: Sequence[str] = ("pairs", "labels"), special: tuple[str, ...] = (), task: str = "translation",
-    check: Check = lambda tokenizer: None,
-) -> TextDataset:  # fmt: skip
-    """Prepare sentence pairs of one set or a mixture: train a tokenizer unless its file exists, encode train and valid.
-
-    `special` are further special tokens; `check` may refuse an existing tokenizer before the corpus is encoded.
-    """
-    require_kind(data, kinds, task, mixed=True)
-    train, _ = find_split(data, "train"), find_split(data, "valid")  # both must exist before work starts
+def prepare_pairs(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, task: str = "translation",
+                  check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
+    """Prepare sentence pairs of one set or a mixture; `check` may refuse an existing tokenizer before any is encoded."""
+    require_kind(data, ("pairs", "labels"), task, mixed=True)
+    train, _ = find_split(data, "train"), find_split(data, "valid")
     what = "source and target on each line"
-    tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, train.pairs, what, special, progress, check)
+    tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, train.pairs, what, (), progress, check)
     stores = [encode_pairs_split(data, split, tokenizer, report, progress) for split in ("train", "valid")]
     return TextDataset(tokenizer, stores[0], stores[1], _sample_pairs(data, tokenizer))
 
 
-def prepare_text(
-    data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, extra_tokens: tuple[str, ...],
-    task: str = "language_model", check: Check = lambda tokenizer: None,
-) -> TextDataset:  # fmt: skip
+def prepare_text(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, extra_tokens: tuple[str, ...],
+                 task: str = "language_model", check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
     """Prepare one plain text; `extra_tokens` are the mask token or the sentinels that the task needs."""
     require_kind(data, ("text",), task)
     train, valid = find_split(data, "train"), find_split(data, "valid")
-    tokenizer = _prepare_tokenizer(
-        data, tokenizer_file, train.name, lambda: zip(train.text()), "text in it", extra_tokens, progress, check
-    )
+    lines, what = lambda: zip(train.text()), "text in it"
+    tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, lines, what, extra_tokens, progress, check)
     stores = [encode_text_split(data, split, tokenizer, report, progress) for split in ("train", "valid")]
     return TextDataset(tokenizer, stores[0], stores[1], [], text_sample=_prompt(valid.text()))
 
 
-def prepare_labeled(
-    data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, task: str = "text_classification",
-    check: Check = lambda tokenizer: None,
-) -> TextDataset:  # fmt: skip
+def prepare_labeled(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *,
+                    task: str = "text_classification", check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
     """Prepare labelled texts; the tokenizer is trained on the texts alone."""
     require_kind(data, ("labels",), task)
     train, _ = find_split(data, "train"), find_split(data, "valid")
-    tokenizer = _prepare_tokenizer(
-        data, tokenizer_file, train.name, lambda: (pair[:1] for pair in train.pairs()), "text and class on each line", (),
-        progress, check,
-    )  # fmt: skip
+    texts, what = lambda: (pair[:1] for pair in train.pairs()), "text and class on each line"
+    tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, texts, what, (), progress, check)
     labels = SOURCES[data.source].labels if data.source in SOURCES else _find_classes(train, report)
     stores = [encode_labeled_split(data, split, tokenizer, report, progress, labels) for split in ("train", "valid")]
     return TextDataset(tokenizer, stores[0], stores[1], _sample_pairs(data, tokenizer), labels)
 
 
-def _prepare_tokenizer(
-    data: TextData, file: Path, name: str, examples: Callable[[], Iterator[tuple[str, ...]]], what: str,
-    extra: tuple[str, ...], progress: Progress, check: Check,
-) -> Tokenizer:  # fmt: skip
+def _prepare_tokenizer(data: TextData, file: Path, name: str, examples: Callable[[], Iterator[tuple[str, ...]]], what: str,
+                       extra: tuple[str, ...], progress: Progress, check: Check) -> Tokenizer:  # fmt: skip
     """Read the tokenizer of a resumed or initialized run, or train one on examples spread over the whole corpus."""
     if not file.exists():
         total = 0
@@ -113,9 +95,8 @@ def _prepare_tokenizer(
     return tokenizer
 
 
-def require_special(
-    tokenizer: Tokenizer, file: Path, task: str, *, mask: bool = False, sentinels: int = 0, pad: bool = False
-) -> None:
+def require_special(tokenizer: Tokenizer, file: Path, task: str, *, mask: bool = False, sentinels: int = 0,
+                    pad: bool = False) -> None:  # fmt: skip
     """Refuse a tokenizer without the special tokens that a task needs; `pad` must differ from the end token."""
     special, lacks = tokenizer.special, ""
     if mask and special.mask is None:
@@ -128,9 +109,8 @@ def require_special(
         raise ValueError(f"the tokenizer {file} has no {lacks}, which task {task} needs; init from another run, or none")
 
 
-def encode_pairs_split(
-    data: TextData, split: str, tokenizer: Tokenizer, report: Report, progress: Progress = lambda what, done: None
-) -> PairStore:
+def encode_pairs_split(data: TextData, split: str, tokenizer: Tokenizer, report: Report,
+                       progress: Progress = lambda what, done: None) -> PairStore:  # fmt: skip
     """Encode one split of sentence pairs and report its size."""
     found = find_split(data, split)
     done = partial(progress, f"encoding {found.name}")
@@ -141,21 +121,17 @@ def encode_pairs_split(
     return store
 
 
-def encode_text_split(
-    data: TextData, split: str, tokenizer: Tokenizer, report: Report, progress: Progress = lambda what, done: None
-) -> TextStore:
+def encode_text_split(data: TextData, split: str, tokenizer: Tokenizer, report: Report,
+                      progress: Progress = lambda what, done: None) -> TextStore:  # fmt: skip
     """Encode one split of a plain text and report its size."""
     found = find_split(data, split)
-    done = partial(progress, f"encoding {found.name}")
-    store = encode_text(found.text, found.name, found.identity, tokenizer, done)
+    store = encode_text(found.text, found.name, found.identity, tokenizer, partial(progress, f"encoding {found.name}"))
     report(f"{found.name}: {len(store):,} tokens")
     return store
 
 
-def encode_labeled_split(
-    data: TextData, split: str, tokenizer: Tokenizer, report: Report, progress: Progress = lambda what, done: None,
-    labels: Sequence[str] = (),
-) -> PairStore:  # fmt: skip
+def encode_labeled_split(data: TextData, split: str, tokenizer: Tokenizer, report: Report,
+                         progress: Progress = lambda what, done: None, labels: Sequence[str] = ()) -> PairStore:  # fmt: skip
     """Encode one split of labelled texts and report its size; `labels` are the class names by id."""
     found = find_split(data, split)
     done = partial(progress, f"encoding {found.name}")
@@ -177,10 +153,8 @@ def _find_classes(train: Split, report: Report) -> tuple[str, ...]:
         if len(counts) > MAX_CLASSES:
             break
     if len(counts) > MAX_CLASSES or (len(counts) > NAMED_CLASSES and 2 * len(counts) > counts.total()):
-        raise ValueError(
-            f"{train.name} has {len(counts):,} different classes in its first {counts.total():,} texts; wanted text, a tab, "
-            f"and one of a few classes on each line"
-        )
+        raise ValueError(f"{train.name} has {len(counts):,} different classes in its first {counts.total():,} texts; wanted "
+                         "text, a tab, and one of a few classes on each line")  # fmt: skip
     if len(counts) == 1:
         raise ValueError(f"{train.name} has one class only, {label!r}; give texts of two or more classes")
     if counts:

@@ -4,28 +4,19 @@ Shapes: B batch, T tokens.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Masked", "corrupt_spans", "mask_tokens"]
+__all__ = ["corrupt_spans", "mask_tokens"]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-class Masked(NamedTuple):
-    """A text in which some tokens were chosen for prediction, and most of those masked."""
-
-    shown: Ints  # (B, T): what the model reads
-    chosen: Bools  # (B, T): True where it predicts the original token
-
-
-def mask_tokens(
-    text: Ints, special_ids: Sequence[int], mask: int, vocab: int, rng: np.random.Generator, rate: float = 0.15
-) -> Masked:
-    """Mask tokens as in section 3.1 of https://arxiv.org/abs/1810.04805: (B, T) → (B, T) twice.
+def mask_tokens(text: Ints, special_ids: Sequence[int], mask: int, vocab: int, rng: np.random.Generator,
+                rate: float = 0.15) -> tuple[Ints, Bools]:  # fmt: skip
+    """Mask tokens as in section 3.1 of https://arxiv.org/abs/1810.04805: the text to read, and which tokens to predict, (B, T).
 
     Of the chosen tokens 80 % become the mask token, 10 % a random one and 10 % stay, so a model cannot trust its input.
     Special tokens are neither chosen nor sampled.  At least one other token is chosen, however short the text.
@@ -36,7 +27,7 @@ def mask_tokens(
     ordinary = np.setdiff1d(np.arange(vocab), special_ids)
     shown = np.where(chosen & (action < 0.8), mask, text)
     shown = np.where(chosen & (action >= 0.8) & (action < 0.9), rng.choice(ordinary, text.shape), shown)
-    return Masked(shown, chosen)
+    return shown, chosen
 
 
 def corrupt_spans(text: Ints, sentinels: Sequence[int], rng: np.random.Generator, rate: float = 0.15,
@@ -54,9 +45,7 @@ def corrupt_spans(text: Ints, sentinels: Sequence[int], rng: np.random.Generator
     cut = min(max(round(length * rate), 1), length - 1)
     spans = min(max(round(cut / mean), 1), cut, length - cut, len(sentinels) - 1)
     inside, outside = _partition(cut, spans, rng), _partition(length - cut, spans, rng)
-    source: list[Ints] = []
-    target: list[Ints] = []
-    at = 0
+    source, target, at = list[Ints](), list[Ints](), 0
     for sentinel, stay, go in zip(sentinels, outside, inside, strict=False):
         source += [text[at : at + stay], np.array([sentinel])]
         target += [np.array([sentinel]), text[at + stay : at + stay + go]]

@@ -22,9 +22,8 @@ def read_pairs(files: list[Path], columns: str = "source,target") -> Iterator[Pa
     if len(files) == 2:
         return _aligned(*files)
     if len(files) != 1:
-        raise ValueError(
-            f"{len(files)} files given ({', '.join(map(str, files))}); give one TSV or JSONL file, or two line-aligned ones"
-        )
+        raise ValueError(f"{len(files)} files given ({', '.join(map(str, files))}); give one TSV or JSONL file, or two "
+                         "line-aligned ones")  # fmt: skip
     return _jsonl(files[0], columns) if ".jsonl" in files[0].suffixes else _tsv(files[0])
 
 
@@ -53,9 +52,8 @@ def _jsonl(file: Path, columns: str) -> Iterator[Pair]:
         right = str(right) if isinstance(right, int) else right  # a class may be a number
         if not isinstance(left, str) or not isinstance(right, str):
             keys = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
-            raise ValueError(
-                f"{file} line {number} needs text under {source!r} and {target!r}, it has {keys}; name its keys in data.columns"
-            )
+            raise ValueError(f"{file} line {number} needs text under {source!r} and {target!r}, it has {keys}; name its keys in "
+                             "data.columns")  # fmt: skip
         if any("\ud800" <= character <= "\udfff" for character in left + right):
             raise ValueError(f"{file} line {number} holds half a character (a surrogate such as \\ud800); fix the JSON")
         yield left, right

@@ -34,18 +34,13 @@ def source_names(data: TextData) -> list[str]:
 
 
 def find_split(data: TextData, split: str, only: str = "") -> Split:
-    """A split by name (`train`, `valid`, `test_2016_flickr`), or an own file.
-
-    A split of a mixture chains those of its sets, or is that of the set `only`.
-    """
+    """A split by name, or an own file; a split of a mixture chains those of its sets, or is that of the set `only`."""
     names = [only] if only else [name for name in source_names(data) if name]
     known = [*SOURCES, *TOYS]
     for name in names:
         if name not in known:
-            raise ValueError(
-                f"no data set {name!r}{nearest(name, known)}; known are {', '.join(known)}; "
-                f"for own files set data.train and data.valid"
-            )
+            raise ValueError(f"no data set {name!r}{nearest(name, known)}; known are {', '.join(known)}; for own files set "
+                             "data.train and data.valid")  # fmt: skip
     if data.prefixed and not names:
         raise ValueError("data.prefixed is for named data sets; in own files write the prefix before each sentence")
     if names and all(split in ("train", "valid") or split in _splits(name) for name in names):
@@ -53,26 +48,17 @@ def find_split(data: TextData, split: str, only: str = "") -> Split:
         parts = [_named(name, data, split) for name in names]
         if len(parts) == 1:
             return parts[0]
-        return Split(
-            f"{data.source} {split}",
-            lambda: chain.from_iterable(part.pairs() for part in parts),
-            [part.identity for part in parts],
-            partial(_no_text, data.source),
-        )
+        return Split(f"{data.source} {split}", lambda: chain.from_iterable(part.pairs() for part in parts),
+                     [part.identity for part in parts], partial(_no_text, data.source))  # fmt: skip
     own = {"train": data.train, "valid": data.valid}.get(split, split)
     if not own:
-        raise ValueError(
-            f"no {split} data; give data.{split}=FILE (TSV, JSONL, two line-aligned files with a comma, or plain text), "
-            f"or data.source=NAME; to score, --on FILE"
-        )
+        raise ValueError(f"no {split} data; give data.{split}=FILE (TSV, JSONL, two line-aligned files with a comma, or plain "
+                         "text), or data.source=NAME; to score, --on FILE")  # fmt: skip
     if names and not Path(own.split(",")[0]).exists():
         lacks = next(name for name in names if split not in _splits(name))
-        raise ValueError(
-            f"{lacks} has no split {split!r}{nearest(split, _splits(lacks))}, and there is no such file; "
-            f"splits are {', '.join(_splits(lacks))}"
-        )
-    single = names and len(source_names(data)) == 1  # a file for a mixture has its prefixes in it
-    prefix = _prefix(names[0], data) if single else ""
+        raise ValueError(f"{lacks} has no split {split!r}{nearest(split, _splits(lacks))}, and there is no such file; splits are "
+                         f"{', '.join(_splits(lacks))}")  # fmt: skip
+    prefix = _prefix(names[0], data) if names and len(source_names(data)) == 1 else ""  # files for a mixture have prefixes
     return _from_files([Path(part).expanduser() for part in own.split(",")], data, own, prefix)
 
 
@@ -82,10 +68,8 @@ def require_kind(data: TextData, kinds: Sequence[str], task: str, mixed: bool = 
     for name in names:
         kind = SOURCES[name].kind if name in SOURCES else "pairs"
         if name in (*SOURCES, *TOYS) and kind not in kinds:
-            raise ValueError(
-                f"{name} holds {KINDS[kind]}, task {task} learns from {KINDS[kinds[0]]}; "
-                f"use data.source={' or '.join(_of_kind(*kinds))}, or another task"
-            )
+            raise ValueError(f"{name} holds {KINDS[kind]}, task {task} learns from {KINDS[kinds[0]]}; use "
+                             f"data.source={' or '.join(_of_kind(*kinds))}, or another task")  # fmt: skip
     if len(names) > 1 and not mixed:
         raise ValueError(f"data.source={data.source} names {len(names)} sets; task {task} takes one")
 
@@ -97,10 +81,9 @@ def _splits(name: str) -> tuple[str, ...]:
 def _require_choices(data: TextData) -> None:
     """In a mixture `pair` and `text` are for the sets that have them; at least one must."""
     sources = [SOURCES[name] for name in source_names(data) if name in SOURCES]
-    for key, value, known in (
-        ("pair", data.pair, dict.fromkeys(pair for source in sources for pair in source.pairs)),
-        ("text", data.text, dict.fromkeys(["raw", *(text for source in sources for text in source.files)])),
-    ):
+    pairs = dict.fromkeys(pair for source in sources for pair in source.pairs)
+    texts = dict.fromkeys(["raw", *(text for source in sources for text in source.files)])
+    for key, value, known in (("pair", data.pair, pairs), ("text", data.text, texts)):
         if value and value not in known and len(source_names(data)) > 1:
             has = ", ".join(known) or "none"
             raise ValueError(f"no set of {data.source} has {key} {value!r}{nearest(value, known)}; they have {has}")

@@ -15,21 +15,20 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from regard.data.cache import cached
-from regard.data.files import flush, write_atomic
 from regard.data.text.readers import Pair
 from regard.data.text.tokenizer import Tokenizer
 
-__all__ = [
-    "BLOCK", "UNKNOWN", "Ints", "PairStore", "Pool", "TextStore", "Tokens", "encode_labeled", "encode_pairs", "encode_text",
-]  # fmt: skip
+__all__ = ["BLOCK", "UNKNOWN", "Ints", "PairStore", "Pool", "TextStore", "Tokens", "encode_labeled", "encode_pairs",
+           "encode_text"]  # fmt: skip
 
 BLOCK = 4096  # pairs read together
 CHUNK = 1 << 18  # characters of a plain text encoded together
@@ -37,6 +36,7 @@ UNKNOWN = "⁇"  # a word that a data set has removed; encoded as the unknown to
 
 Ints = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.unsignedinteger]
+Progress = Callable[[int], None]
 Encoded = tuple[list[int], list[int]]  # source and target ids of a pair
 
 
@@ -68,12 +68,8 @@ class PairStore:
         self.empty: int = about["empty"]
         self.digest: str = about["digest"]
         self.dtype = np.dtype(about["dtype"])
+        self.blocks = -(-self.pairs // BLOCK)
         self._starts: Ints = np.fromfile(folder / "blocks.bin", dtype=np.int64)
-
-    @property
-    def blocks(self) -> int:
-        """Number of blocks."""
-        return -(-self.pairs // BLOCK)
 
     def read(self, blocks: Iterable[int]) -> Pool:
         """Read blocks into memory."""
@@ -102,64 +98,49 @@ class TextStore:
         return len(self.tokens)
 
 
-def encode_pairs(
-    pairs: Callable[[], Iterator[Pair]], name: str, identity: object, tokenizer: Tokenizer, max_len: int,
-    progress: Callable[[int], None] = lambda done: None,
-) -> PairStore:  # fmt: skip
-    """Encode a corpus into the cache folder, or find it there.
+def encode_pairs(pairs: Callable[[], Iterator[Pair]], name: str, identity: object, tokenizer: Tokenizer, max_len: int,
+                 progress: Progress = lambda done: None) -> PairStore:  # fmt: skip
+    """Encode a corpus into the cache folder, or find it there; pairs with an empty or too long side are counted and left out."""
 
-    The cache key is `identity` (files, their sizes and times, options) and the tokenizer.  Pairs with an empty side or
-    more than `max_len` tokens on one side are left out and counted.
-    """
+    def encode(lines: list[Pair], _: int) -> Iterator[Encoded]:
+        sources, targets = (tokenizer.encode(side) for side in zip(*lines, strict=True))
+        return zip(sources, targets, strict=True)
 
-    def write(folder: Path) -> None:
-        def encode(lines: list[Pair], _: int) -> Iterator[Encoded]:
-            sources, targets = (tokenizer.encode(side) for side in zip(*lines, strict=True))
-            return zip(sources, targets, strict=True)
-
-        _write_pairs(folder, pairs(), name, _dtype(tokenizer), max_len, encode, progress)
-
+    write = partial(_write_pairs, pairs, name, _dtype(tokenizer), max_len, encode, progress, False)
     return PairStore(cached([BLOCK, identity, tokenizer.digest, max_len], write))
 
 
-def encode_labeled(
-    pairs: Callable[[], Iterator[Pair]], labels: Sequence[str], name: str, identity: object, tokenizer: Tokenizer,
-    max_len: int, progress: Callable[[int], None] = lambda done: None,
-) -> PairStore:  # fmt: skip
+def encode_labeled(pairs: Callable[[], Iterator[Pair]], labels: Sequence[str], name: str, identity: object, tokenizer: Tokenizer,
+                   max_len: int, progress: Progress = lambda done: None) -> PairStore:  # fmt: skip
     """Encode labelled texts; a text of more than `max_len` tokens is cut to `max_len` and counted as too long."""
     label_ids = {label: index for index, label in enumerate(labels)}
 
-    def write(folder: Path) -> None:
-        def encode(lines: list[Pair], done: int) -> Iterator[Encoded]:
-            for number, (text, label) in enumerate(lines, done + 1):
-                if label not in label_ids:
-                    raise ValueError(
-                        f"{name}, example {number} ({text[:40]!r}) has class {label!r}, a label never seen in training; "
-                        f"known are {', '.join(labels)}: fix it, or leave it out"
-                    )
-            texts = tokenizer.encode([text for text, _ in lines])
-            return ((ids, [label_ids[label]]) for ids, (_, label) in zip(texts, lines, strict=True))
+    def encode(lines: list[Pair], done: int) -> Iterator[Encoded]:
+        for number, (text, label) in enumerate(lines, done + 1):
+            if label not in label_ids:
+                raise ValueError(f"{name}, example {number} ({text[:40]!r}) has class {label!r}, a label never seen in "
+                                 f"training; known are {', '.join(labels)}: fix it, or leave it out")  # fmt: skip
+        texts = tokenizer.encode([text for text, _ in lines])
+        return ((ids, [label_ids[label]]) for ids, (_, label) in zip(texts, lines, strict=True))
 
-        _write_pairs(folder, pairs(), name, _dtype(tokenizer), max_len, encode, progress, cut=True)
-
+    write = partial(_write_pairs, pairs, name, _dtype(tokenizer), max_len, encode, progress, True)
     return PairStore(cached([BLOCK, identity, tokenizer.digest, max_len, "labels", list(labels)], write))
 
 
-def _write_pairs(folder: Path, pairs: Iterator[Pair], name: str, dtype: "np.dtype[np.unsignedinteger]", max_len: int,
-           encode: Callable[[list[Pair], int], Iterator[Encoded]], progress: Callable[[int], None],
-           cut: bool = False) -> None:  # fmt: skip
+def _write_pairs(pairs: Callable[[], Iterator[Pair]], name: str, dtype: "np.dtype[np.unsignedinteger]", max_len: int,
+                 encode: Callable[[list[Pair], int], Iterator[Encoded]], progress: Progress, cut: bool,
+                 folder: Path) -> dict[str, object]:  # fmt: skip
     """Stream pairs to a folder; `encode` gets pairs and the count before them; long pairs are left out, or `cut`."""
-    digest, kept, done, too_long, empty, offset = hashlib.sha256(), 0, 0, 0, 0, 0
-    files = [folder / name for name in ("tokens.bin", "lengths.bin", "blocks.bin")]
+    stream, digest, kept, done, too_long, empty, offset = pairs(), hashlib.sha256(), 0, 0, 0, 0, 0
+    files = [folder / file for file in ("tokens.bin", "lengths.bin", "blocks.bin")]
     with open(files[0], "wb") as t, open(files[1], "wb") as n, open(files[2], "wb") as b:
-        while lines := list(islice(pairs, BLOCK)):
-            row: list[int] = []
-            lengths: list[int] = []
+        while lines := list(islice(stream, BLOCK)):
+            row, lengths = list[int](), list[int]()
             for source, target in encode(lines, done):
-                over = max(len(source), len(target)) > max_len
                 if not source or not target:
                     empty += 1
                     continue
+                over = max(len(source), len(target)) > max_len
                 too_long += over
                 if cut or not over:
                     if kept % BLOCK == 0:
@@ -168,11 +149,8 @@ def _write_pairs(folder: Path, pairs: Iterator[Pair], name: str, dtype: "np.dtyp
                     row += source[:max_len]
                     row += target
                     lengths += (min(len(source), max_len), len(target))
-            flat = np.array(row, dtype=dtype)
-            flat.tofile(t)
-            both = np.array(lengths, dtype=np.uint16)
-            both.tofile(n)
-            digest.update(flat.tobytes() + both.tobytes())
+            _append(np.array(row, dtype=dtype), t, digest)
+            _append(np.array(lengths, dtype=np.uint16), n, digest)
             offset += len(row)
             done += len(lines)
             progress(done)
@@ -180,22 +158,19 @@ def _write_pairs(folder: Path, pairs: Iterator[Pair], name: str, dtype: "np.dtyp
         what, sides = ("labelled text", "text and class") if cut else ("sentence pair", "source and target")
         why = f": {empty} pairs have an empty side, {too_long} more than {max_len} tokens" if done else ""
         raise ValueError(f"{name} holds no {what} to use{why}; give a file with {sides} on each line")
-    for file in files:
-        flush(file)
-    about = {"pairs": kept, "too_long": too_long, "empty": empty, "digest": digest.hexdigest(), "dtype": dtype.name}
-    write_atomic(folder / "about.json", json.dumps(about).encode())
+    return {"pairs": kept, "too_long": too_long, "empty": empty, "digest": digest.hexdigest(), "dtype": dtype.name}
 
 
-def encode_text(
-    pieces: Callable[[], Iterator[str]], name: str, identity: object, tokenizer: Tokenizer,
-    progress: Callable[[int], None] = lambda done: None,
-) -> TextStore:  # fmt: skip
-    """Encode a plain text, line by line, into one row of tokens; `progress` gets the number of tokens so far.
+def _append(values: Tokens, file: BinaryIO, digest: "hashlib._Hash") -> None:
+    values.tofile(file)
+    digest.update(values.tobytes())
 
-    If the tokenizer drops line ends, each non-empty line ends with the end token instead.
-    """
 
-    def write(folder: Path) -> None:
+def encode_text(pieces: Callable[[], Iterator[str]], name: str, identity: object, tokenizer: Tokenizer,
+                progress: Progress = lambda done: None) -> TextStore:  # fmt: skip
+    """Encode a plain text; non-empty lines end with the end token if the tokenizer drops line ends; `progress` gets tokens."""
+
+    def write(folder: Path) -> dict[str, object]:
         dtype, digest, total, line_started = _dtype(tokenizer), hashlib.sha256(), 0, False
         end = None if tokenizer.keeps_newlines else tokenizer.special.eos
         with open(folder / "tokens.bin", "wb") as file:
@@ -207,20 +182,14 @@ def encode_text(
                     if end is not None and line_started and piece.endswith("\n"):
                         row.append(end)
                         line_started = False
-                flat = np.array(row, dtype=dtype)
-                flat.tofile(file)
-                digest.update(flat.tobytes())
+                _append(np.array(row, dtype=dtype), file, digest)
                 total += len(row)
                 progress(total)
             if not total:
                 raise ValueError(f"{name} holds no text to use; give a file with text in it")
             if end is not None and line_started:  # the last line may lack its line end
-                last = np.array([end], dtype=dtype)
-                last.tofile(file)
-                digest.update(last.tobytes())
-        flush(folder / "tokens.bin")
-        about = {"digest": digest.hexdigest(), "dtype": dtype.name}
-        write_atomic(folder / "about.json", json.dumps(about).encode())
+                _append(np.array([end], dtype=dtype), file, digest)
+        return {"digest": digest.hexdigest(), "dtype": dtype.name}
 
     return TextStore(cached(["text", identity, tokenizer.digest], write))
 
@@ -239,8 +208,7 @@ def _encode_pieces(pieces: Sequence[str], tokenizer: Tokenizer) -> list[list[int
 
 def _chunks(pieces: Iterator[str]) -> Iterator[list[str]]:
     """Group the pieces of a text into chunks of about `CHUNK` characters."""
-    chunk: list[str] = []
-    size = 0
+    chunk, size = list[str](), 0
     for piece in pieces:
         chunk.append(piece)
         size += len(piece)

@@ -45,10 +45,7 @@ class SpecialTokens(NamedTuple):
 
 
 def train_tokenizer(lines: Iterable[str], kind: str, vocab: int, extra: Sequence[str] = ()) -> "Tokenizer":
-    """Train a tokenizer of `vocab` tokens on lines of text; more if there are more different characters.
-
-    `extra` are further special tokens, with the ids after the usual ones.
-    """
+    """Train a tokenizer of `vocab` tokens, more if there are more characters; `extra` are further special tokens."""
     train = {"bpe": train_bpe, "bytes": _train_bytes, "wordpiece": _train_wordpiece, "characters": _train_characters}
     if kind not in train:
         raise ValueError(f"no tokenizer {kind!r}{nearest(kind, KINDS)}; kinds are {', '.join(KINDS)}")
@@ -59,9 +56,7 @@ def train_bpe(lines: Iterable[str], vocab: int, extra: Sequence[str] = ()) -> "T
     """Train a byte-pair encoding: subwords, frequent words whole."""
     special = [*SPECIAL, *extra]
     inner = tokenizers.Tokenizer(models.BPE(unk_token=SPECIAL[UNK]))
-    inner.normalizer = normalizers.Sequence([
-        normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()
-    ])  # fmt: skip
+    inner.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()])
     pieces = [pre_tokenizers.Metaspace(split=False), pre_tokenizers.Split(PIECES, "isolated")]
     # In training "<unk>" in the text is split after its "<": no merge may build the name of a special token.
     names = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in special)
@@ -75,9 +70,8 @@ def train_bpe(lines: Iterable[str], vocab: int, extra: Sequence[str] = ()) -> "T
 
 def _train_bytes(lines: Iterable[str], vocab: int, extra: Sequence[str]) -> "Tokenizer":
     inner = tokenizers.Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(
-        add_prefix_space=False
-    )  # "<", "unk", ">": no merge builds the name of a special token
+    # It splits "<unk>" into "<", "unk", ">": no merge builds the name of a special token.
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
     # A word includes the space before it, and so does the token that masks it.
     special = [*SPECIAL, *(tokenizers.AddedToken(token, lstrip=True, special=True) for token in extra)]
@@ -91,9 +85,8 @@ def _train_wordpiece(lines: Iterable[str], vocab: int, extra: Sequence[str]) -> 
     """Train BERT's word pieces by byte-pair encoding: the library's own trainer is not deterministic."""
     learner = tokenizers.Tokenizer(models.BPE())
     learner.normalizer = normalizers.BertNormalizer(lowercase=True)
-    learner.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
-    ])  # fmt: skip
+    metaspace = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    learner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), metaspace])
     size = 2 * vocab + 1000  # some pieces appear twice, as ▁b and b
     learner.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=size, show_progress=False))
     ids = learner.get_vocab()
@@ -114,8 +107,7 @@ def _train_wordpiece(lines: Iterable[str], vocab: int, extra: Sequence[str]) -> 
 
 
 def _train_characters(lines: Iterable[str], vocab: int, extra: Sequence[str]) -> "Tokenizer":
-    special = [*SPECIAL, *extra]
-    found = {"\n"}
+    special, found = [*SPECIAL, *extra], {"\n"}
     for line in lines:
         found.update(line)
     ids = {token: index for index, token in enumerate([*special, *sorted(found)])}
@@ -138,10 +130,9 @@ class Tokenizer:
     def load(cls, file: Path) -> "Tokenizer":
         """Read a `tokenizer.json`."""
         try:
-            inner = tokenizers.Tokenizer.from_file(os.fspath(file))
+            found = cls(tokenizers.Tokenizer.from_file(os.fspath(file)))
         except Exception as error:  # the library raises a bare Exception for a missing file and for a damaged one
             raise ValueError(f"cannot read the tokenizer {file}: {error}") from None
-        found = cls(inner)
         try:
             _ = found.special  # fail now, not during training
         except ValueError as error:
@@ -164,10 +155,7 @@ class Tokenizer:
 
     @cached_property
     def special(self) -> SpecialTokens:
-        """The special tokens, found by name; another token substitutes a missing one.
-
-        A token flagged as special takes precedence over a piece of text with the same name.
-        """
+        """The special tokens by name, first among those flagged as special; another token substitutes a missing one."""
         added = self._inner.get_added_tokens_decoder().items()
         flagged = {token.content: index for index, token in added if token.special}
 
@@ -178,20 +166,13 @@ class Tokenizer:
         eos = find("</s>", "[SEP]", "<|endoftext|>")
         if eos is None:
             raise ValueError("the tokenizer has no end token; wanted </s>, [SEP] or <|endoftext|> in its vocabulary")
-        pad, unk = find("<pad>", "[PAD]"), find("<unk>", "[UNK]")
+        pad, unk, bos = find("<pad>", "[PAD]"), find("<unk>", "[UNK]"), find("<s>", "[CLS]", "<|endoftext|>")
         pad = eos if pad is None else pad  # GPT-2 never pads
-        bos = find("<s>", "[CLS]", "<|endoftext|>")
+        bos = pad if bos is None else bos  # T5 and Marian start a target with it
         sentinels: list[int] = []
         while (index := find(f"<extra_id_{len(sentinels)}>")) is not None:
             sentinels.append(index)
-        return SpecialTokens(
-            pad=pad,
-            bos=pad if bos is None else bos,  # T5 and Marian start a target with it
-            eos=eos,
-            unk=eos if unk is None else unk,
-            mask=find("[MASK]", "<mask>"),
-            sentinels=tuple(sentinels),
-        )
+        return SpecialTokens(pad, bos, eos, eos if unk is None else unk, find("[MASK]", "<mask>"), tuple(sentinels))
 
     @cached_property
     def special_ids(self) -> tuple[int, ...]:

@@ -13,51 +13,40 @@ from regard.data.text.readers import Pair
 __all__ = ["TOYS", "toy_pairs"]
 
 
-def _letters(rng: random.Random) -> list[str]:
-    return [rng.choice(string.ascii_lowercase) for _ in range(rng.randint(3, 10))]
+def _letters(rng: random.Random) -> str:
+    return " ".join(rng.choice(string.ascii_lowercase) for _ in range(rng.randint(3, 10)))
 
 
 def _copy(rng: random.Random) -> Pair:
-    letters = " ".join(_letters(rng))
+    letters = _letters(rng)
     return letters, letters
 
 
 def _reverse(rng: random.Random) -> Pair:
     letters = _letters(rng)
-    return " ".join(letters), " ".join(reversed(letters))
+    return letters, letters[::-1]
 
 
 # English verb: I, he; Italian io tu lui noi loro
 _VERBS = {
-    "see": ("sees", "vedo vedi vede vediamo vedono"),
-    "love": ("loves", "amo ami ama amiamo amano"),
-    "want": ("wants", "voglio vuoi vuole vogliamo vogliono"),
-    "buy": ("buys", "compro compri compra compriamo comprano"),
-    "look for": ("looks for", "cerco cerchi cerca cerchiamo cercano"),
-    "find": ("finds", "trovo trovi trova troviamo trovano"),
+    "see": ("sees", "vedo vedi vede vediamo vedono"), "love": ("loves", "amo ami ama amiamo amano"),
+    "want": ("wants", "voglio vuoi vuole vogliamo vogliono"), "buy": ("buys", "compro compri compra compriamo comprano"),
+    "look for": ("looks for", "cerco cerchi cerca cerchiamo cercano"), "find": ("finds", "trovo trovi trova troviamo trovano"),
     "paint": ("paints", "dipingo dipingi dipinge dipingiamo dipingono"),
     "remember": ("remembers", "ricordo ricordi ricorda ricordiamo ricordano"),
-}
+}  # fmt: skip
 _WHO = {"I": 0, "you": 1, "he": 2, "she": 2, "we": 3, "they": 4}  # → column of the Italian verb
 # noun: Italian, gender (the article follows from gender and first letter), plural in both languages
 _NOUNS = {
-    "house": ("casa", "f", "houses", "case"),
-    "book": ("libro", "m", "books", "libri"),
-    "car": ("macchina", "f", "cars", "macchine"),
-    "cat": ("gatto", "m", "cats", "gatti"),
-    "table": ("tavolo", "m", "tables", "tavoli"),
-    "chair": ("sedia", "f", "chairs", "sedie"),
-    "door": ("porta", "f", "doors", "porte"),
-    "garden": ("giardino", "m", "gardens", "giardini"),
-    "boat": ("barca", "f", "boats", "barche"),
-    "horse": ("cavallo", "m", "horses", "cavalli"),
-    "hat": ("cappello", "m", "hats", "cappelli"),
-    "shirt": ("camicia", "f", "shirts", "camicie"),
-}
-_ADJECTIVES = {
-    "red": "ross", "black": "ner", "white": "bianc", "yellow": "giall",
-    "new": "nuov", "old": "vecchi", "small": "piccol",
+    "house": ("casa", "f", "houses", "case"), "book": ("libro", "m", "books", "libri"),
+    "car": ("macchina", "f", "cars", "macchine"), "cat": ("gatto", "m", "cats", "gatti"),
+    "table": ("tavolo", "m", "tables", "tavoli"), "chair": ("sedia", "f", "chairs", "sedie"),
+    "door": ("porta", "f", "doors", "porte"), "garden": ("giardino", "m", "gardens", "giardini"),
+    "boat": ("barca", "f", "boats", "barche"), "horse": ("cavallo", "m", "horses", "cavalli"),
+    "hat": ("cappello", "m", "hats", "cappelli"), "shirt": ("camicia", "f", "shirts", "camicie"),
 }  # fmt: skip
+_ADJECTIVES = {"red": "ross", "black": "ner", "white": "bianc", "yellow": "giall", "new": "nuov", "old": "vecchi",
+               "small": "piccol"}  # fmt: skip
 _ENDINGS = {"m": "o", "f": "a", "mp": "i", "fp": "e"}
 _THE = {"m": "il", "f": "la", "mp": "i", "fp": "le"}
 _A = {"m": "un", "f": "una"}

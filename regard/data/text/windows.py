@@ -21,10 +21,8 @@ from regard.data.text.masking import corrupt_spans, mask_tokens
 from regard.data.text.store import Ints, Tokens
 from regard.data.text.tokenizer import SpecialTokens
 
-__all__ = [
-    "MaskedBatch", "WindowBatch", "all_masked_windows", "all_span_windows", "all_windows", "masked_windows",
-    "span_windows", "windows",
-]  # fmt: skip
+__all__ = ["MaskedBatch", "WindowBatch", "all_masked_windows", "all_span_windows", "all_windows", "masked_windows",
+           "span_windows", "windows"]  # fmt: skip
 
 VALID_SEED = 0  # evaluation masks the same tokens every time
 
@@ -61,9 +59,8 @@ class MaskedBatch(NamedTuple):
         return MaskedBatch(*(part.to(device, non_blocking=True) for part in self))
 
 
-def windows(
-    text: Tokens, length: int, tokens: int, seed: int, position: DataPosition = DataPosition()
-) -> BatchStream[WindowBatch]:
+def windows(text: Tokens, length: int, tokens: int, seed: int,
+            position: DataPosition = DataPosition()) -> BatchStream[WindowBatch]:  # fmt: skip
     """Endless batches of about `tokens` tokens from a position on."""
     for _, starts, after in _order(len(text), length, length + 1, tokens // length, seed, position):
         yield partial(_read_windows, text, starts, length + 1), after
@@ -77,15 +74,10 @@ def all_windows(text: Tokens, length: int, tokens: int) -> Iterator[WindowBatch]
         yield _read_windows(text, starts, size + 1)
 
 
-def masked_windows(
-    text: Tokens, length: int, tokens: int, seed: int, special: SpecialTokens, special_ids: Sequence[int], vocab: int,
-    position: DataPosition = DataPosition(),
-) -> BatchStream[MaskedBatch]:  # fmt: skip
-    """Endless batches of windows of `length` tokens, start and end included; every epoch masks other tokens.
-
-    `special_ids` of the `vocab` ids are never masked nor sampled.
-    """
-    inside, last, kept = _between(length), position.epoch, _unmasked(special, special_ids)
+def masked_windows(text: Tokens, length: int, tokens: int, seed: int, special: SpecialTokens, special_ids: Sequence[int],
+                   vocab: int, position: DataPosition = DataPosition()) -> BatchStream[MaskedBatch]:  # fmt: skip
+    """Endless batches of windows of `length` tokens, start and end included; `special_ids` are never masked nor sampled."""
+    (inside, kept), last = _plan_masking(length, special, special_ids), position.epoch
     for seeds, starts, after in _order(len(text), inside, inside, tokens // length, seed, position):
         if not np.isin(_take(text, starts, inside), kept).all():  # a window of one line end has nothing to mask
             yield partial(_mask, text, starts, inside, special, kept, vocab, seeds), after
@@ -94,20 +86,18 @@ def masked_windows(
             raise ValueError("this text has only special tokens, none to mask; give a text the tokenizer knows")
 
 
-def all_masked_windows(
-    text: Tokens, length: int, tokens: int, special: SpecialTokens, special_ids: Sequence[int], vocab: int
-) -> Iterator[MaskedBatch]:
+def all_masked_windows(text: Tokens, length: int, tokens: int, special: SpecialTokens, special_ids: Sequence[int],
+                       vocab: int) -> Iterator[MaskedBatch]:  # fmt: skip
     """The whole text once, in order, with the same tokens masked every time."""
-    inside, kept = _between(length), _unmasked(special, special_ids)
+    inside, kept = _plan_masking(length, special, special_ids)
     for index, (starts, size) in enumerate(_sequential(len(text), inside, tokens // length)):
         batch = _mask(text, starts, size, special, kept, vocab, [VALID_SEED, index])
         if batch.tokens:
             yield batch
 
 
-def span_windows(
-    text: Tokens, length: int, tokens: int, seed: int, special: SpecialTokens, position: DataPosition = DataPosition()
-) -> BatchStream[PairBatch]:
+def span_windows(text: Tokens, length: int, tokens: int, seed: int, special: SpecialTokens,
+                 position: DataPosition = DataPosition()) -> BatchStream[PairBatch]:  # fmt: skip
     """Endless batches for T5: windows of `length` tokens without some spans as source, the spans as target."""
     for seeds, starts, after in _order(len(text), length, length, tokens // length, seed, position):
         yield partial(_corrupt, text, starts, length, special, seeds), after
@@ -122,9 +112,8 @@ def all_span_windows(text: Tokens, length: int, tokens: int, special: SpecialTok
             yield _corrupt(text, starts, size, special, [VALID_SEED, index])
 
 
-def _order(
-    total: int, stride: int, length: int, size: int, seed: int, position: DataPosition
-) -> Iterator[tuple[list[int], Ints, DataPosition]]:
+def _order(total: int, stride: int, length: int, size: int, seed: int,
+           position: DataPosition) -> Iterator[tuple[list[int], Ints, DataPosition]]:  # fmt: skip
     """For each batch: its random seed, the starts of its `size` windows, `stride` apart, and the position after it."""
     if total < length:
         raise ValueError(f"a text of {total:,} tokens has no window of {length}; give more text, or lower data.max_len")
@@ -152,16 +141,13 @@ def _sequential(total: int, length: int, size: int) -> Iterator[tuple[Ints, int]
         yield np.array([done]), total - done
 
 
-def _between(length: int) -> int:
+def _plan_masking(length: int, special: SpecialTokens, special_ids: Sequence[int]) -> tuple[int, list[int]]:
+    """The tokens of a window between start and end, and the ids that are never masked."""
     if length < 3:
         raise ValueError(f"a window of {length} tokens has no room between start and end; use data.max_len=3 or more")
-    return length - 2
-
-
-def _unmasked(special: SpecialTokens, special_ids: Sequence[int]) -> list[int]:
     if special.mask is None:
         raise ValueError("the tokenizer has no mask token; wanted [MASK] or <mask> in its vocabulary")
-    return [*special_ids, special.bos, special.eos]
+    return length - 2, [*special_ids, special.bos, special.eos]
 
 
 def _take(text: Tokens, starts: Ints, length: int) -> Ints:
@@ -172,9 +158,8 @@ def _read_windows(text: Tokens, starts: Ints, length: int) -> WindowBatch:
     return WindowBatch(torch.from_numpy(_take(text, starts, length)))
 
 
-def _mask(
-    text: Tokens, starts: Ints, length: int, special: SpecialTokens, kept: list[int], vocab: int, seeds: list[int]
-) -> MaskedBatch:
+def _mask(text: Tokens, starts: Ints, length: int, special: SpecialTokens, kept: list[int], vocab: int,
+          seeds: list[int]) -> MaskedBatch:  # fmt: skip
     ends = ((0, 0), (special.bos, special.eos))
     truth = np.pad(_take(text, starts, length), ((0, 0), (1, 1)), constant_values=ends)  # (B, T + 2)
     assert special.mask is not None

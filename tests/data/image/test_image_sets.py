@@ -10,11 +10,10 @@ import pytest
 from photos import apart, noise, packed, smooth
 from PIL import Image
 
-from regard.data.checksums import SHA256
 from regard.data.image.folders import named_source
 from regard.data.image.io import resize_square
 from regard.data.image.store import default_resize, store_images
-from regard.data.sources import SOURCES, locate
+from regard.data.sources import SHA256, SOURCES, locate
 
 DATA = os.environ.get("REGARD_DATA", "")
 SETS = [name for name, source in SOURCES.items() if source.kind == "images"]

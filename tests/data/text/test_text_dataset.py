@@ -54,7 +54,7 @@ def test_encoding_is_done_once_and_again_after_the_file_changed(own, tmp_path, m
     ready(own, tmp_path)
     written = []
     real = store._write_pairs
-    monkeypatch.setattr(store, "_write_pairs", lambda *given: written.append(given[2]) or real(*given))
+    monkeypatch.setattr(store, "_write_pairs", lambda *given: written.append(given[1]) or real(*given))
     ready(own, tmp_path)
     assert written == []
     time = os.stat(own.train)
