@@ -54,8 +54,7 @@ def test_translate_keeps_the_order_of_sentences_and_empty_lines(regard, small_ru
 
 def test_translate_n_best_prints_number_rank_score_and_text(regard, small_run):
     rows = [
-        line.split("\t")
-        for line in regard("translate", small_run, "a b c", "c d", "--beam", 4, "--n-best", 3).out.splitlines()
+        line.split("\t") for line in regard("translate", small_run, "a b c", "c d", "--beam", 4, "--n-best", 3).out.splitlines()
     ]
     assert [(row[0], row[1]) for row in rows] == [(n, r) for n in "12" for r in "123"]
     scores = [float(row[2]) for row in rows]
@@ -85,9 +84,7 @@ def test_translate_reads_a_file_and_standard_input_alike(small_run, tmp_path):
 
 
 def test_samples_depend_on_the_seed_only(regard, small_run):
-    once, again, other = (
-        regard("translate", small_run, "a b c d e f", "--temperature", 3.0, "--seed", s).out for s in (1, 1, 2)
-    )
+    once, again, other = (regard("translate", small_run, "a b c d e f", "--temperature", 3.0, "--seed", s).out for s in (1, 1, 2))
     assert once == again
     assert once != other
 

@@ -45,8 +45,7 @@ def test_a_wrong_key_or_value_is_one_line(regard, tmp_path, change, words):
 
 def test_a_missing_file_is_named(regard, tmp_path):
     assert_refused(
-        regard("train", "translate", "data.train=none.tsv", "data.valid=none.tsv", "--out", tmp_path / "run"),
-        "none.tsv",
+        regard("train", "translate", "data.train=none.tsv", "data.valid=none.tsv", "--out", tmp_path / "run"), "none.tsv"
     )
     assert_refused(regard("train", tmp_path / "none.toml"), "none.toml")
 
@@ -68,12 +67,9 @@ def test_missing_data_is_refused_with_its_key(regard, tmp_path):
 )
 def test_a_bad_corpus_is_refused_with_its_line(regard, tmp_path, content, words):
     bad, good = write(tmp_path / "bad.tsv", content), write(tmp_path / "good.tsv", "a b\tb a\n")
+    assert_refused(regard("train", "translate", f"data.train={bad}", f"data.valid={good}", "--out", tmp_path / "run"), *words)
     assert_refused(
-        regard("train", "translate", f"data.train={bad}", f"data.valid={good}", "--out", tmp_path / "run"), *words
-    )
-    assert_refused(
-        regard("train", "translate", f"data.train={good}", f"data.valid={bad}", "--out", tmp_path / "other"),
-        "bad.tsv",
+        regard("train", "translate", f"data.train={good}", f"data.valid={bad}", "--out", tmp_path / "other"), "bad.tsv"
     )
 
 
@@ -88,9 +84,7 @@ def test_a_training_without_valid_data_leaves_its_folder_usable(regard, tmp_path
 def test_misaligned_files_are_refused_with_the_line(regard, tmp_path):
     left, right = write(tmp_path / "x.en", "a\nb\nc\n"), write(tmp_path / "x.de", "a\nb\n")
     assert_refused(
-        regard(
-            "train", "translate", f"data.train={left},{right}", f"data.valid={left},{right}", "--out", tmp_path / "run"
-        ),
+        regard("train", "translate", f"data.train={left},{right}", f"data.valid={left},{right}", "--out", tmp_path / "run"),
         "x.de",
         "line 2",
         "x.en",
@@ -111,9 +105,7 @@ def test_two_trainings_cannot_share_a_folder_at_once(regard, small_run, tmp_path
 
     shutil.copytree(small_run, tmp_path / "run")
     with RunFolder(tmp_path / "run").locked():
-        assert_refused(
-            regard("train", "reverse", "--out", tmp_path / "run", "--resume"), "another training is running in"
-        )
+        assert_refused(regard("train", "reverse", "--out", tmp_path / "run", "--resume"), "another training is running in")
 
 
 def timed(run) -> float:
@@ -162,23 +154,17 @@ def test_weights_with_nan_are_refused_by_every_decoding(regard, small_run, tmp_p
     weights = load_file(small_run / "model.safetensors")
     weights["decoder.0.cross_residual.norm.weight"][0] = float("nan")
     folder = damaged(small_run, tmp_path, "model.safetensors", save(weights))
-    assert_refused(
-        regard("translate", folder, "a b", *how), "model.safetensors", "decoder.0.cross_residual.norm.weight"
-    )
+    assert_refused(regard("translate", folder, "a b", *how), "model.safetensors", "decoder.0.cross_residual.norm.weight")
 
 
 def test_a_beam_that_exceeds_memory_is_refused_in_one_line(regard, small_run):
-    assert_refused(
-        regard("translate", small_run, "a b c d e", "--beam", "1000000000000"), "not enough memory", "--beam"
-    )
+    assert_refused(regard("translate", small_run, "a b c d e", "--beam", "1000000000000"), "not enough memory", "--beam")
 
 
 def test_a_run_folder_of_another_version_is_refused(regard, small_run, tmp_path):
     config = json.loads((small_run / "config.json").read_text()) | {"format": 99, "regard_version": "9.9"}
     assert_refused(
-        regard("translate", damaged(small_run, tmp_path, "config.json", json.dumps(config).encode()), "a b"),
-        "9.9",
-        "format 99",
+        regard("translate", damaged(small_run, tmp_path, "config.json", json.dumps(config).encode()), "a b"), "9.9", "format 99"
     )
 
 
@@ -193,9 +179,7 @@ def test_a_tokenizer_of_another_vocabulary_is_refused(regard, small_run, tmp_pat
 def test_weights_of_another_shape_are_refused_with_the_tensor(regard, small_run, tmp_path):
     config = json.loads((small_run / "config.json").read_text()) | {"dim": 32}
     assert_refused(
-        regard("translate", damaged(small_run, tmp_path, "config.json", json.dumps(config).encode()), "a"),
-        "does not fit",
-        "(",
+        regard("translate", damaged(small_run, tmp_path, "config.json", json.dumps(config).encode()), "a"), "does not fit", "("
     )
 
 
@@ -220,21 +204,15 @@ def test_an_unknown_precision_is_refused_with_the_known_ones(regard, small_run, 
 
 def test_a_machine_without_int8_is_refused_with_a_remedy(regard, small_run, monkeypatch):
     monkeypatch.setattr(sys, "executable", shutil.which("false"))  # as a trial that died
-    assert_refused(
-        regard("translate", small_run, "a b", "--precision", "int8"), "int8 does not run", "--precision float32"
-    )
+    assert_refused(regard("translate", small_run, "a b", "--precision", "int8"), "int8 does not run", "--precision float32")
 
 
 def test_options_without_effect_are_refused(regard, small_run, tmp_path):
     assert_refused(regard("translate", small_run, "a", "--top-k", 3), "temperature")
     assert_refused(regard("translate", small_run, "a", "--temperature", 1, "--n-best", 2), "n_best 2")
+    assert_refused(regard("train", "reverse", "data.train=x.tsv", "--out", tmp_path / "run"), "source=reverse", "data.source=")
     assert_refused(
-        regard("train", "reverse", "data.train=x.tsv", "--out", tmp_path / "run"), "source=reverse", "data.source="
-    )
-    assert_refused(
-        regard("train", "translate", "data.source=tatoeba-en-it", "data.pair=it-en", "--out", tmp_path / "run"),
-        "it-en",
-        "en-it",
+        regard("train", "translate", "data.source=tatoeba-en-it", "data.pair=it-en", "--out", tmp_path / "run"), "it-en", "en-it"
     )
 
 
@@ -242,9 +220,7 @@ def test_fresh_deletes_a_run_only_after_the_new_data_is_read(regard, small_run, 
     run, other = tmp_path / "run", tmp_path / "other"
     shutil.copytree(small_run, run)
     before = (run / "model.safetensors").read_bytes()
-    assert_refused(
-        regard("train", "translate", "data.train=no.tsv", "data.valid=no.tsv", "--fresh", "--out", run), "no.tsv"
-    )
+    assert_refused(regard("train", "translate", "data.train=no.tsv", "data.valid=no.tsv", "--fresh", "--out", run), "no.tsv")
     assert (run / "model.safetensors").read_bytes() == before
     other.mkdir()
     write(other / "thesis.txt", "years of work")

@@ -77,10 +77,7 @@ def test_invalid_data_is_refused_before_a_folder_is_made(regard, photos, tmp_pat
         (("data.source=sst2",), "data.source=sst2 is not a set of images"),
         (("data.source=cifar",), "did you mean 'cifar10'?"),
         ((f"data.train={photos}/day",), "holds no folders"),
-        (
-            (f"data.train={photos}", "model.patch=5"),
-            "patch 5 does not tile an image of 16 pixels; use a side of 15 or 20",
-        ),
+        ((f"data.train={photos}", "model.patch=5"), "patch 5 does not tile an image of 16 pixels; use a side of 15 or 20"),
     ):
         result = regard("train", "images", *SHAPE, *FEW, *words, "--out", tmp_path / "none")
         assert result.code == 2

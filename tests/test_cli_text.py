@@ -126,18 +126,11 @@ def test_a_run_exported_and_imported_has_the_same_weights_and_answers(regard, te
 def test_a_text_without_a_task_prefix_gets_a_warning(regard, text_runs, tmp_path):
     shutil.copytree(text_runs / "t5", tmp_path / "t5")
     file = tmp_path / "t5/run.toml"
-    text = (
-        file.read_text()
-        .replace('source = ""', 'source = "sst2,agnews-small"')
-        .replace("prefixed = false", "prefixed = true")
-    )
+    text = file.read_text().replace('source = ""', 'source = "sst2,agnews-small"').replace("prefixed = false", "prefixed = true")
     file.write_text(re.sub(r'(?m)^(train|valid) = ".*"$', "", text))
     bare, asked = (regard("ask", tmp_path / "t5", text) for text in ("a good film", "sst2 sentence: a good film"))
     assert (bare.code, asked.code) == (0, 0)
-    assert (
-        "'a good film' has none of the task prefixes this model was trained with, 'sst2 sentence: ', 'topic: '"
-        in bare.err
-    )
+    assert "'a good film' has none of the task prefixes this model was trained with, 'sst2 sentence: ', 'topic: '" in bare.err
     assert asked.err == ""
 
 
@@ -160,17 +153,13 @@ def test_decoding_options_survive_export_and_import(regard, text_runs, tmp_path)
     shutil.copytree(text_runs / "t5", tmp_path / "t5")
     file = tmp_path / "t5/run.toml"
     file.write_text(
-        re.sub(r"length_penalty = .*", "length_penalty = 0.3", file.read_text()).replace(
-            "beam_size = 1", "beam_size = 3"
-        )
+        re.sub(r"length_penalty = .*", "length_penalty = 0.3", file.read_text()).replace("beam_size = 1", "beam_size = 3")
     )
     assert regard("export", tmp_path / "t5", "--to", "hf", tmp_path / "out").code == 0
     assert regard("import", tmp_path / "out", "--to", tmp_path / "back").code == 0
     how = load(tmp_path / "back").run.decode
     assert (how.beam_size, how.length_penalty) == (3, 0.3)
-    before, after = (
-        load(folder).translate(["a good film"], n_best=3) for folder in (tmp_path / "t5", tmp_path / "back")
-    )
+    before, after = (load(folder).translate(["a good film"], n_best=3) for folder in (tmp_path / "t5", tmp_path / "back"))
     assert before == after
 
 
@@ -202,9 +191,7 @@ def test_a_verb_that_does_not_fit_the_run_is_refused_with_those_that_do(regard, 
 
 def test_a_prompt_longer_than_the_context_is_refused(regard, text_runs):
     assert_refused(regard("generate", text_runs / "gpt", "the cat " * 10), "80 tokens", "context length is 24")
-    assert_refused(
-        regard("generate", text_runs / "gpt", "the cat", "--tokens", "300"), "7 tokens and 300 more", "at most 18"
-    )
+    assert_refused(regard("generate", text_runs / "gpt", "the cat", "--tokens", "300"), "7 tokens and 300 more", "at most 18")
 
 
 def test_an_unknown_mask_token_is_refused(regard, text_runs):

@@ -103,9 +103,7 @@ def test_commands_parse(page):
         _, verb, *words = shlex.split(command, comments=True)
         assert verb in verbs, command
         values = verbs[verb].make_context(verb, list(words)).params
-        invented = {"model=toy-tiny", "task=next_token", "data.source=my-text"} & set(
-            words
-        )  # examples of CONTRIBUTING.md
+        invented = {"model=toy-tiny", "task=next_token", "data.source=my-text"} & set(words)  # examples of CONTRIBUTING.md
         if verb == "train" and not invented:
             read_run(values["what"], [change for change in values["changes"] or () if not change.startswith("init=")])
 
@@ -123,9 +121,7 @@ def test_config_keys_exist(page):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
 def test_python_files_named_in_the_text_exist(page):
-    files = [
-        f"/{path.relative_to(ROOT)}" for top in ("regard", "tests", "benchmarks") for path in (ROOT / top).rglob("*.py")
-    ]
+    files = [f"/{path.relative_to(ROOT)}" for top in ("regard", "tests", "benchmarks") for path in (ROOT / top).rglob("*.py")]
     examples = {"regard/models/toy.py", "regard/tasks/next_token.py"}  # of CONTRIBUTING.md
     for named in {name for span in code_spans(page) for name in re.findall(r"[\w/]+\.py\b", span)} - examples:
         assert any(file.endswith(f"/{named}") for file in files), f"no file {named}"

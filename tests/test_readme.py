@@ -28,17 +28,11 @@ def test_make_knows_the_targets_the_readme_names(target):
 
 
 def commands() -> list[list[str]]:
-    return [
-        shlex.split(line, comments=True)
-        for block in blocks()
-        for line in block.splitlines()
-        if line.startswith("regard ")
-    ]
+    return [shlex.split(line, comments=True) for block in blocks() for line in block.splitlines() if line.startswith("regard ")]
 
 
 @pytest.mark.skipif(
-    not (DATA / "multi30k").is_dir(),
-    reason="set REGARD_DATA to a folder that holds multi30k/ to run the README's commands",
+    not (DATA / "multi30k").is_dir(), reason="set REGARD_DATA to a folder that holds multi30k/ to run the README's commands"
 )
 def test_the_commands_run_as_pasted(regard, tmp_path, monkeypatch, minilm):
     """Run each command as written, in order, in an empty folder; trainings take three steps."""
@@ -47,12 +41,7 @@ def test_the_commands_run_as_pasted(regard, tmp_path, monkeypatch, minilm):
     (tmp_path / "my.tsv").write_text("".join(pairs), encoding="utf-8")
     (tmp_path / "valid.tsv").write_text("".join(pairs[:5]), encoding="utf-8")
     (tmp_path / "all-MiniLM-L6-v2").symlink_to(minilm)
-    for name in (
-        "cat.jpg",
-        "dog.png",
-        "boot.png",
-        *(f"photos/{label}/{n}.png" for label in ("a", "b") for n in range(3)),
-    ):
+    for name in ("cat.jpg", "dog.png", "boot.png", *(f"photos/{label}/{n}.png" for label in ("a", "b") for n in range(3))):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         Image.effect_noise((40, 30), 60).convert("RGB").save(tmp_path / name)
     few = ["train.steps=3", "train.save_every=2", "decode.beam_size=1"]
@@ -79,19 +68,14 @@ def test_the_commands_run_as_pasted(regard, tmp_path, monkeypatch, minilm):
 def test_the_python_example_runs(small_run):
     [block] = [b for b in blocks() if b.startswith("import regard")]
     names: dict[str, object] = {}
-    exec(
-        compile(block.replace("runs/multi30k", str(small_run)).replace("decoder.3", "decoder.0"), "README.md", "exec"),
-        names,
-    )
+    exec(compile(block.replace("runs/multi30k", str(small_run)).replace("decoder.3", "decoder.0"), "README.md", "exec"), names)
     assert names["weights"].shape[:3] == (1, 2, 1)  # greedy, 2 heads, one token per step
 
 
 def test_the_sentences_of_the_demo_are_not_in_its_training_data():
     from regard.data.text.toys import toy_pairs
 
-    [line] = [
-        line for line in (ROOT / "Makefile").read_text().splitlines() if "regard translate runs/phrasebook" in line
-    ]
+    [line] = [line for line in (ROOT / "Makefile").read_text().splitlines() if "regard translate runs/phrasebook" in line]
     unseen = {source for source, _ in toy_pairs("phrasebook", "test", 20_000)}
     sentences = re.findall(r'"([^"]+)"', line)
     assert len(sentences) == 3

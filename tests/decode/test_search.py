@@ -95,9 +95,7 @@ def plain_beam(model: Recurrent, source: int, limit: int, width: int, penalty: f
     alive: list[list[int]] = [[]]
     done: list[tuple[list[int], float]] = []
     for length in range(1, limit + 1):
-        grown = [
-            (model.log_probability(source, [*output, t]), [*output, t]) for output in alive for t in range(model.vocab)
-        ]
+        grown = [(model.log_probability(source, [*output, t]), [*output, t]) for output in alive for t in range(model.vocab)]
         best = sorted(grown, reverse=True)[: 2 * width]
         done += [(output, p / length**penalty) for p, output in best[:width] if output[-1] == EOS or length == limit]
         alive = [output for _, output in best if output[-1] != EOS][:width]
@@ -165,9 +163,7 @@ def test_a_beam_of_two_finds_what_greedy_misses():
 
 def test_a_length_penalty_favours_longer_outputs():
     model = Fixed([math.log(0.3), -math.inf, math.log(0.7)])
-    short, long = (
-        beam(model, rows(0), torch.tensor([4]), bos=BOS, eos=EOS, width=5, penalty=p)[0][0] for p in (0.0, 2.0)
-    )
+    short, long = (beam(model, rows(0), torch.tensor([4]), bos=BOS, eos=EOS, width=5, penalty=p)[0][0] for p in (0.0, 2.0))
     assert short.tokens == []  # 0.3, more than 0.7 × 0.7 × 0.7 × …
     assert long.tokens == [2, 2, 2, 2]
 

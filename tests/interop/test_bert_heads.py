@@ -29,9 +29,7 @@ from regard.tasks.load import load as open_run
 def test_an_incomplete_head_is_refused_and_a_missing_one_is_on_the_card(tmp_path):
     folder = bert_checkpoint(tmp_path / "bert")
     weights = load_file(folder / "model.safetensors")
-    save_file(
-        {k: v for k, v in weights.items() if k != "cls.predictions.transform.dense.bias"}, folder / "model.safetensors"
-    )
+    save_file({k: v for k, v in weights.items() if k != "cls.predictions.transform.dense.bias"}, folder / "model.safetensors")
     assert_model_refused(folder, r"there is no tensor cls\.predictions\.transform\.dense\.bias")
     save_file({k: v for k, v in weights.items() if not k.startswith("cls.")}, folder / "model.safetensors")
     shutil.copy(bert_tokenizer_folder(tmp_path / "words") / "vocab.txt", folder)
@@ -68,9 +66,7 @@ def test_a_head_that_a_checkpoint_lacks_is_not_exported(kind, untrained, tmp_pat
 def test_a_pooler_trained_with_a_classifier_is_exported(tmp_path):
     """A classifier initialized from a checkpoint without a pooler still lists it as untrained."""
     run = make_run(tmp_path / "run", "bert classes")
-    (run / "run.toml").write_text(
-        (run / "run.toml").read_text().replace("untrained = []", 'untrained = ["lm_head", "pooler"]')
-    )
+    (run / "run.toml").write_text((run / "run.toml").read_text().replace("untrained = []", 'untrained = ["lm_head", "pooler"]'))
     export_run(run, tmp_path / "theirs")
     names = load_file(tmp_path / "theirs" / "model.safetensors")
     assert "bert.pooler.dense.weight" in names
@@ -106,9 +102,7 @@ def test_labels_are_written_one_per_line(tmp_path):
 def test_a_label_that_is_not_one_line_is_refused(name, tmp_path):
     theirs = bert_with_tokenizer(tmp_path / "theirs", "BertForSequenceClassification")
     update_json(theirs / "config.json", id2label={"0": "no", "1": name})
-    assert_run_refused(
-        theirs, r"config\.json has id2label 1 = '.*'; wanted a name on one line, .*: correct config\.json$"
-    )
+    assert_run_refused(theirs, r"config\.json has id2label 1 = '.*'; wanted a name on one line, .*: correct config\.json$")
 
 
 KINDS = ("Transformer", "Pooling", "Normalize")
@@ -129,9 +123,7 @@ def modes(*on: str) -> dict[str, bool]:
     return {f"pooling_mode_{mode}": mode in on for mode in MODES}
 
 
-@pytest.mark.parametrize(
-    "pooling", [modes("mean_tokens"), {"pooling_mode": "mean"}, {"pooling_mode": ["mean"]}], ids=str
-)
+@pytest.mark.parametrize("pooling", [modes("mean_tokens"), {"pooling_mode": "mean"}, {"pooling_mode": ["mean"]}], ids=str)
 @pytest.mark.parametrize(
     ("limit", "max_len"), [(12, 10), (3, 2), (512, 18), (None, 20)]
 )  # the model's context length is 20 tokens
@@ -146,9 +138,7 @@ def test_a_mean_pooling_embedder_is_imported_with_its_max_len(pooling, limit, ma
     (modes(), r"\[\]"), ({"pooling_mode": "cls"}, "'cls'"), ({"pooling_mode": ["mean", "max"]}, r"\['mean', 'max'\]"),
 ], ids=str)  # fmt: skip
 def test_other_pooling_is_refused(pooling, message, tmp_path):
-    message = (
-        rf"1_Pooling/config\.json has pooling_mode = {message}; regard embeds a text by the mean of its tokens: use a "
-    )
+    message = rf"1_Pooling/config\.json has pooling_mode = {message}; regard embeds a text by the mean of its tokens: use a "
     assert_run_refused(embedder(tmp_path / "theirs", pooling), rf"{message}checkpoint that does$")
 
 

@@ -15,9 +15,7 @@ def test_a_tensor_of_the_wrong_shape_is_named(gpt2):
     weights = load_file(gpt2 / "model.safetensors")
     weights["transformer.h.1.mlp.c_fc.weight"] = torch.zeros(32, 96)
     save_file(weights, gpt2 / "model.safetensors")
-    assert_model_refused(
-        gpt2, r"transformer\.h\.1\.mlp\.c_fc\.weight is \(32, 96\); its config\.json makes it \(32, 128\)$"
-    )
+    assert_model_refused(gpt2, r"transformer\.h\.1\.mlp\.c_fc\.weight is \(32, 96\); its config\.json makes it \(32, 128\)$")
 
 
 def test_a_missing_extra_or_different_tensor_is_named(gpt2):
@@ -27,14 +25,10 @@ def test_a_missing_extra_or_different_tensor_is_named(gpt2):
     save_file(weights | {"lm_head.weight": torch.zeros(97, 32)}, gpt2 / "model.safetensors")
     assert_model_refused(gpt2, r"lm_head\.weight differs from transformer\.wte\.weight; regard's gpt ties them$")
     save_file(weights | {"transformer.ln_f.bias": torch.zeros(32, dtype=torch.int8)}, gpt2 / "model.safetensors")
-    assert_model_refused(
-        gpt2, r"transformer\.ln_f\.bias holds torch\.int8; regard reads float32, float16 and bfloat16$"
-    )
+    assert_model_refused(gpt2, r"transformer\.ln_f\.bias holds torch\.int8; regard reads float32, float16 and bfloat16$")
     del weights["transformer.ln_f.bias"]
     save_file(weights, gpt2 / "model.safetensors")
-    assert_model_refused(
-        gpt2, r"there is no tensor transformer\.ln_f\.bias; it is not the gpt its config\.json describes$"
-    )
+    assert_model_refused(gpt2, r"there is no tensor transformer\.ln_f\.bias; it is not the gpt its config\.json describes$")
 
 
 def test_a_pickle_is_refused_with_a_command_to_convert_it(gpt2):
@@ -43,8 +37,7 @@ def test_a_pickle_is_refused_with_a_command_to_convert_it(gpt2):
                          r"from_pretrained.*safe_serialization=True\)$")  # fmt: skip
     (gpt2 / "pytorch_model.bin").unlink()
     assert_model_refused(
-        gpt2,
-        r"there is no model\.safetensors \(nor other safetensors; pickles, .* neither fetched nor opened\)",
+        gpt2, r"there is no model\.safetensors \(nor other safetensors; pickles, .* neither fetched nor opened\)"
     )
 
 
@@ -130,26 +123,11 @@ def test_an_unsupported_config_value_is_named(gpt2, change, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: transformers.BertForTokenClassification(small_bert()),
-            r"architectures = 'BertForTokenClassification'",
-        ),
-        (
-            lambda: transformers.BertForMaskedLM(small_bert(layer_norm_eps=1e-5)),
-            r"layer_norm_eps = 1e-05; .* has 1e-12$",
-        ),
-        (
-            lambda: transformers.MarianMTModel(small_marian(scale_embedding=False)),
-            r"scale_embedding = False; .* has True$",
-        ),
-        (
-            lambda: transformers.MarianMTModel(small_marian(decoder_layers=2)),
-            r"decoder_layers = 2; regard's model has 1$",
-        ),
-        (
-            lambda: transformers.MarianMTModel(small_marian(activation_function="gelu")),
-            r"= 'gelu'; .* has 'relu' or 'swish'",
-        ),
+        (lambda: transformers.BertForTokenClassification(small_bert()), r"architectures = 'BertForTokenClassification'"),
+        (lambda: transformers.BertForMaskedLM(small_bert(layer_norm_eps=1e-5)), r"layer_norm_eps = 1e-05; .* has 1e-12$"),
+        (lambda: transformers.MarianMTModel(small_marian(scale_embedding=False)), r"scale_embedding = False; .* has True$"),
+        (lambda: transformers.MarianMTModel(small_marian(decoder_layers=2)), r"decoder_layers = 2; regard's model has 1$"),
+        (lambda: transformers.MarianMTModel(small_marian(activation_function="gelu")), r"= 'gelu'; .* has 'relu' or 'swish'"),
     ],
     ids=["token classification", "different epsilon", "not scaled", "shallow decoder", "gelu"],
 )
@@ -171,9 +149,7 @@ def test_a_tensor_with_nan_or_infinity_is_named(value, gpt2):
 
 
 def test_a_context_length_of_one_is_refused(tmp_path):
-    config = transformers.GPT2Config(
-        vocab_size=16, n_embd=8, n_layer=1, n_head=2, n_positions=1, bos_token_id=1, eos_token_id=2
-    )
+    config = transformers.GPT2Config(vocab_size=16, n_embd=8, n_layer=1, n_head=2, n_positions=1, bos_token_id=1, eos_token_id=2)
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "theirs")
     save_character_tokenizer(tmp_path / "theirs")
     assert_run_refused(tmp_path / "theirs", r"max_len is 1; use 2 or more$")

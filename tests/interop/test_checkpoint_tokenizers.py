@@ -79,9 +79,7 @@ def test_an_imported_tokenizer_neither_pads_nor_truncates(tmp_path):
 def test_a_tokenizer_of_another_model_is_refused(tmp_path):
     folder = bert_checkpoint(tmp_path / "theirs", vocab_size=10)
     shutil.copy(bert_tokenizer_folder(tmp_path / "words") / "vocab.txt", folder)
-    with pytest.raises(
-        ValueError, match=r"its tokenizer has ids up to 15, its model has 10 tokens; they are not from the same"
-    ):
+    with pytest.raises(ValueError, match=r"its tokenizer has ids up to 15, its model has 10 tokens; they are not from the same"):
         import_run(folder, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -95,8 +93,7 @@ def test_a_padding_id_that_differs_between_model_and_tokenizer_is_refused(tmp_pa
 
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
 @pytest.mark.parametrize(
-    ("key", "token"),
-    [("pad_token_id", "<pad> = 0"), ("eos_token_id", "</s> = 2"), ("decoder_start_token_id", "<s> = 1")],
+    ("key", "token"), [("pad_token_id", "<pad> = 0"), ("eos_token_id", "</s> = 2"), ("decoder_start_token_id", "<s> = 1")]
 )
 @pytest.mark.parametrize("kind", ["t5", "marian"])
 def test_a_different_special_token_is_refused_with_both_ids(kind, key, token, file, tmp_path):
@@ -105,9 +102,7 @@ def test_a_different_special_token_is_refused_with_both_ids(kind, key, token, fi
         sizes = {"vocab_size": 16, "d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
         model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, **ends))
     else:
-        model = transformers.MarianMTModel(
-            small_marian(**ends, bos_token_id=2)
-        )  # Marian checkpoints have one, and never use it
+        model = transformers.MarianMTModel(small_marian(**ends, bos_token_id=2))  # Marian checkpoints have one, and never use it
     theirs = tmp_path / "theirs"
     model.save_pretrained(theirs)
     save_character_tokenizer(theirs)
@@ -122,9 +117,7 @@ def test_a_gpt_with_a_different_start_or_end_is_refused_and_its_padding_is_ignor
     update_json(gpt2 / "config.json", bos_token_id=1, eos_token_id=[2], pad_token_id=50)
     update_json(gpt2 / "generation_config.json", bos_token_id=1, eos_token_id=2)
     import_run(gpt2, gpt2.parent / "run")
-    assert (
-        open_run(gpt2.parent / "run", device="cpu").tokenizer.special.eos == 2
-    )  # the model has 97 tokens, the tokenizer 8
+    assert open_run(gpt2.parent / "run", device="cpu").tokenizer.special.eos == 2  # the model has 97 tokens, the tokenizer 8
     update_json(gpt2 / "config.json", **{key: 3})
     assert_run_refused(gpt2, rf"config\.json has {key} = 3, its tokenizer has {token}")
 
@@ -142,10 +135,7 @@ def test_exported_word_pieces_get_the_template_of_the_model(kind, ends, tmp_path
     monkeypatch.setitem(OURS, "pieces", (*OURS[kind][:3], "wordpiece"))
     run = make_run(tmp_path / "run", "pieces")
     export_run(run, tmp_path / "theirs")
-    ours, theirs = (
-        Tokenizer.load(run / "tokenizer.json"),
-        transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs"),
-    )
+    ours, theirs = (Tokenizer.load(run / "tokenizer.json"), transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs"))
     [ids] = ours.encode(["the cat"])
     first, last = ends
     assert theirs("the cat")["input_ids"] == [BOS] * first + ids + [EOS] * last

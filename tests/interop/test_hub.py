@@ -12,9 +12,7 @@ from regard.interop.hf import fetch, import_run
 
 def test_without_huggingface_hub_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(
-        ValueError, match=r"^no folder bert-base-uncased, and huggingface_hub is not installed.*regard\[hub\]'$"
-    ):
+    with pytest.raises(ValueError, match=r"^no folder bert-base-uncased, and huggingface_hub is not installed.*regard\[hub\]'$"):
         fetch("bert-base-uncased")
 
 
@@ -35,9 +33,7 @@ def test_only_files_that_are_read_are_downloaded(monkeypatch, tmp_path):
     from huggingface_hub.utils import filter_repo_objects
 
     asked: dict[str, Any] = {}
-    monkeypatch.setattr(
-        "huggingface_hub.snapshot_download", lambda name, **how: asked.update(how, name=name) or str(tmp_path)
-    )
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **how: asked.update(how, name=name) or str(tmp_path))
     assert fetch("some/model") == tmp_path
     assert asked.pop("name") == "some/model"
     wanted = ["config.json", "model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors.index.json",

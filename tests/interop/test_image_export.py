@@ -59,9 +59,7 @@ def test_a_pipeline_predicts_the_same_class(exported, photos):
     [mine] = open_run(run, device="cpu").classify(square, top=3)
     there = pipeline(str(square[0]))
     assert [output["label"] for output in there] == [prediction.text for prediction in mine]
-    assert [output["score"] for output in there] == pytest.approx(
-        [prediction.probability for prediction in mine], abs=1e-3
-    )
+    assert [output["score"] for output in there] == pytest.approx([prediction.probability for prediction in mine], abs=1e-3)
 
 
 @torch.inference_mode()

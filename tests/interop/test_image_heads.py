@@ -146,9 +146,7 @@ def test_truncated_pickled_or_foreign_weights_are_refused(tmp_path):
     save_file(weights, file)
     assert_run_refused(theirs, r"vit\.layernorm\.bias has NaN or infinite values")
     file.rename(theirs / "pytorch_model.bin")
-    assert_run_refused(
-        theirs, r"pytorch_model\.bin is a pickle, .*transformers\.ViTForImageClassification\.from_pretrained"
-    )
+    assert_run_refused(theirs, r"pytorch_model\.bin is a pickle, .*transformers\.ViTForImageClassification\.from_pretrained")
 
 
 def test_import_classify_and_export_on_the_command_line(regard, photos, tmp_path):

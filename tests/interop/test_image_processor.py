@@ -82,9 +82,7 @@ def test_only_the_middle_of_a_long_strip_is_resized():
 
 def test_a_resnets_size_is_the_shorter_side_by_default(tmp_path):
     write_processor(tmp_path)
-    assert read_processor(tmp_path, RESNET.image_processor, 3) == ImagePreprocessing(
-        28, 32, "crop", "bicubic", MEAN, STD
-    )
+    assert read_processor(tmp_path, RESNET.image_processor, 3) == ImagePreprocessing(28, 32, "crop", "bicubic", MEAN, STD)
 
 
 @pytest.mark.parametrize(("keys", "message"), [
@@ -119,9 +117,7 @@ def test_a_damaged_or_missing_preprocessor_config_is_refused(tmp_path):
     file.write_text("{")
     assert_run_refused(theirs, r"theirs: preprocessor_config\.json is damaged \(")
     file.unlink()
-    assert_run_refused(
-        theirs, r"there is no preprocessor_config\.json, .*AutoImageProcessor\.from_pretrained\(\.\.\.\)\.save_"
-    )
+    assert_run_refused(theirs, r"there is no preprocessor_config\.json, .*AutoImageProcessor\.from_pretrained\(\.\.\.\)\.save_")
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if FORMS[form][1].image == 28])
@@ -129,10 +125,7 @@ def test_an_imported_run_gives_the_probabilities_of_the_pipeline(form, photos, t
     theirs = vit_checkpoint(tmp_path / "theirs")
     write_processor(theirs, **FORMS[form][0])
     import_run(theirs, tmp_path / "run")
-    pipeline, ours = (
-        transformers.pipeline("image-classification", str(theirs)),
-        open_run(tmp_path / "run", device="cpu"),
-    )
+    pipeline, ours = (transformers.pipeline("image-classification", str(theirs)), open_run(tmp_path / "run", device="cpu"))
     export_run(tmp_path / "run", tmp_path / "back")
     again = transformers.pipeline("image-classification", str(tmp_path / "back"))
     for file, mine in zip(photos, ours.classify(photos, top=3), strict=True):
@@ -165,9 +158,7 @@ def test_probabilities_agree_on_real_photos(kind, tmp_path):
     assert there == [pytest.approx(probabilities, abs=1e-3) for probabilities in here]
     plain = dataclasses.replace(ours, run=dataclasses.replace(ours.run, data=ImageData(mean=MEAN, std=STD)))
     other = {prediction.text: prediction.probability for prediction in plain.classify(files, top=5)[-1]}
-    assert kind == "ResNet" or other != pytest.approx(
-        here[-1], abs=1e-3
-    )  # a different crop gives different probabilities
+    assert kind == "ResNet" or other != pytest.approx(here[-1], abs=1e-3)  # a different crop gives different probabilities
 
 
 def save_flowers(home: Path) -> list[Path]:

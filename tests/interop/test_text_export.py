@@ -42,9 +42,7 @@ def test_export_then_import_restores_the_run(exported, tmp_path):
     assert opened.tokenizer.encode(TEXT) == Tokenizer.load(run / "tokenizer.json").encode(TEXT)
     assert "imported by regard 1.2.3" in (tmp_path / "again" / "README.md").read_text()
     labels = tmp_path / "again" / "labels.txt"
-    assert (labels.read_text() if labels.exists() else "") == (
-        "bad\nvery good\n" if task == "text_classification" else ""
-    )
+    assert (labels.read_text() if labels.exists() else "") == ("bad\nvery good\n" if task == "text_classification" else "")
 
 
 def test_no_temporary_folder_is_left(exported):
@@ -55,22 +53,14 @@ def test_no_temporary_folder_is_left(exported):
 @torch.inference_mode()
 def test_auto_classes_load_an_export_and_tokenize_alike(exported):
     kind, run, theirs = exported
-    tokenizer, model = (
-        transformers.AutoTokenizer.from_pretrained(theirs),
-        transformers.AutoModel.from_pretrained(theirs),
-    )
+    tokenizer, model = (transformers.AutoTokenizer.from_pretrained(theirs), transformers.AutoModel.from_pretrained(theirs))
     opened = open_run(run, device="cpu")
     ids, special = opened.tokenizer.encode(TEXT), opened.tokenizer.special
     family = OURS[kind][0]
-    around = {"gpt": lambda x: x, "bert": lambda x: [special.bos, *x, special.eos]}.get(
-        family, lambda x: [*x, special.eos]
-    )
+    around = {"gpt": lambda x: x, "bert": lambda x: [special.bos, *x, special.eos]}.get(family, lambda x: [*x, special.eos])
     batch = tokenizer(TEXT, padding=True, return_tensors="pt")
     assert tokenizer(TEXT)["input_ids"] == [around(line) for line in ids]
-    assert (tokenizer.pad_token_id, tokenizer.eos_token_id or tokenizer.sep_token_id) == (
-        special.pad,
-        special.eos,
-    )
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id or tokenizer.sep_token_id) == (special.pad, special.eos)
     assert tokenizer.mask_token_id == special.mask
     assert tokenizer.model_max_length == (512 if family in ("t5", "transformer") else 64)
     assert tokenizer.decode(ids[0], skip_special_tokens=True).strip() == opened.tokenizer.decode(ids[0])
@@ -78,9 +68,7 @@ def test_auto_classes_load_an_export_and_tokenize_alike(exported):
     if family == "bert":
         real = batch["attention_mask"].bool()
         wanted = model.eval()(**batch).last_hidden_state[real]
-        torch.testing.assert_close(
-            opened.model.encode(batch["input_ids"], real[:, None, None])[real], wanted, rtol=0, atol=1e-5
-        )
+        torch.testing.assert_close(opened.model.encode(batch["input_ids"], real[:, None, None])[real], wanted, rtol=0, atol=1e-5)
 
 
 def test_a_pipeline_generates_the_same_text(tmp_path, monkeypatch):
@@ -98,14 +86,10 @@ def test_a_pipeline_ranks_masked_tokens_alike(tmp_path):
     run = make_run(tmp_path / "run", "bert")
     export_run(run, tmp_path / "theirs")
     words = [token for token in Tokenizer.load(run / "tokenizer.json").ids_to_tokens(range(5, 30)) if token.isalpha()]
-    outputs = transformers.pipeline("fill-mask", str(tmp_path / "theirs"))(
-        "the [MASK] sat.", targets=words, top_k=len(words)
-    )
+    outputs = transformers.pipeline("fill-mask", str(tmp_path / "theirs"))("the [MASK] sat.", targets=words, top_k=len(words))
     filled = open_run(run, device="cpu").fill("the [MASK] sat.", top=97)
     ours = {
-        prediction.text: prediction.probability
-        for prediction in filled.predictions[0]
-        if not prediction.text.startswith("##")
+        prediction.text: prediction.probability for prediction in filled.predictions[0] if not prediction.text.startswith("##")
     }
     ranked = [output["token_str"] for output in outputs]
     assert len(ranked) > 5
@@ -146,9 +130,7 @@ def test_exporting_a_transformer_unlike_marian_names_the_key(key, value, tmp_pat
     config = TransformerConfig(**TINY, **{**MARIAN, key: value})
     monkeypatch.setitem(OURS, "other", ("transformer", config, "translation", "bpe"))
     run = make_run(tmp_path / "run", "other")
-    with pytest.raises(
-        ValueError, match=rf"^this transformer has {key} = {value!r}; .*train it with model\.{key}=\w+$"
-    ):
+    with pytest.raises(ValueError, match=rf"^this transformer has {key} = {value!r}; .*train it with model\.{key}=\w+$"):
         export_run(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

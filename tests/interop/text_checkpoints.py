@@ -23,12 +23,7 @@ from regard.models.t5 import T5Config
 from regard.models.transformer import TransformerConfig
 from regard.run_folder import RunFolder
 
-TEXT = [
-    "the cat sat on the mat.",
-    "a dog, the cat and Ann ran!",
-    "does it rain? no, the sun is out.",
-    "I see 3 old houses.",
-] * 3
+TEXT = ["the cat sat on the mat.", "a dog, the cat and Ann ran!", "does it rain? no, the sun is out.", "I see 3 old houses."] * 3
 TINY = {"vocab": 97, "dim": 16, "depth": 2, "heads": 2}
 
 

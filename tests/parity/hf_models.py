@@ -19,15 +19,7 @@ BERT = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 3, "num_attent
         "max_position_embeddings": 48}  # fmt: skip
 
 
-T5 = {
-    "vocab_size": 97,
-    "d_model": 32,
-    "num_layers": 3,
-    "num_heads": 3,
-    "d_kv": 16,
-    "d_ff": 64,
-    "decoder_start_token_id": 0,
-}
+T5 = {"vocab_size": 97, "d_model": 32, "num_layers": 3, "num_heads": 3, "d_kv": 16, "d_ff": 64, "decoder_start_token_id": 0}
 
 
 V11 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}

@@ -135,9 +135,7 @@ def test_export_and_import_preserve_every_bit(both, tmp_path):
 def test_the_parameter_counts_are_equal(both):
     """So no tensor is read twice, and none is left out."""
     theirs = sum(p.numel() for p in both.theirs.parameters())
-    idle = sum(
-        len(part.bias) // 3 for part in both.ours.modules() if isinstance(part, QKVWithoutKeyBias)
-    )  # they stay at zero
+    idle = sum(len(part.bias) // 3 for part in both.ours.modules() if isinstance(part, QKVWithoutKeyBias))  # they stay at zero
     assert sum(p.numel() for p in both.ours.parameters()) - idle == theirs
 
 

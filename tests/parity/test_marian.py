@@ -122,9 +122,7 @@ def ours_from(marian: nn.Module, tied: bool) -> Transformer:
             for kind in ("weight", "bias"):
                 a, b = f"{side}.{i}", f"{side}.layers.{i}"
                 for theirs_attn, mine in attentions.items():
-                    weights[f"{a}.{mine}.qkv.{kind}"] = torch.cat(
-                        [theirs[f"{b}.{theirs_attn}.{x}_proj.{kind}"] for x in "qkv"]
-                    )
+                    weights[f"{a}.{mine}.qkv.{kind}"] = torch.cat([theirs[f"{b}.{theirs_attn}.{x}_proj.{kind}"] for x in "qkv"])
                     weights[f"{a}.{mine}.out.{kind}"] = theirs[f"{b}.{theirs_attn}.out_proj.{kind}"]
                     weights[f"{a}.{mine}_residual.norm.{kind}"] = theirs[f"{b}.{theirs_attn}_layer_norm.{kind}"]
                 weights[f"{a}.mlp.up.{kind}"] = theirs[f"{b}.fc1.{kind}"]
@@ -266,9 +264,7 @@ def test_the_test_sentences_are_diverse():
 def test_greedy_outputs_equal_marians():
     mine, theirs = our_outputs(1, 1.0), marian_outputs(1, 1.0)
     assert [n_best[0].tokens for n_best in mine] == [n_best[0] for n_best in theirs.tokens]
-    torch.testing.assert_close(
-        [n_best[0].score for n_best in mine], [s[0] for s in theirs.scores], rtol=1e-6, atol=1e-5
-    )
+    torch.testing.assert_close([n_best[0].score for n_best in mine], [s[0] for s in theirs.scores], rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("penalty", [1.0, 0.6, 0.0])

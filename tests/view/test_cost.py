@@ -114,9 +114,7 @@ def test_patches_of_16_pixels_are_as_many_as_in_the_lecture(image, patches):
     assert counted("vit-base", image=image).tokens == 1 + patches  # and the class token
 
 
-@pytest.mark.parametrize(
-    ("image", "entries", "kib", "mib"), [(224, 14**4, 150.0625, 112.546875), (256, 16**4, 256, 192)]
-)
+@pytest.mark.parametrize(("image", "entries", "kib", "mib"), [(224, 14**4, 150.0625, 112.546875), (256, 16**4, 256, 192)])
 def test_a_transformer_on_patches_has_the_scores_of_the_lecture(image, entries, kib, mib):
     found = counted("vit-large", image=image, depth=48, pool="mean")  # 48 layers of 16 heads
     assert found.entries == entries
@@ -178,14 +176,7 @@ def test_a_resnet_without_attention_has_no_scores(regard):
     found = counted("resnet-50")
     assert (found.tokens, found.entries, found.whole.score_bytes) == (0, 0, 0)
     [row] = [line for line in regard("cost", "resnet-50").out.splitlines() if "resnet-50" in line]
-    assert [cell.strip() for cell in row.strip("│ ").split("│")][2:] == [
-        "-",
-        "25,557,032",
-        "8,178,368,512",
-        "-",
-        "-",
-        "-",
-    ]
+    assert [cell.strip() for cell in row.strip("│ ").split("│")][2:] == ["-", "25,557,032", "8,178,368,512", "-", "-", "-"]
 
 
 @pytest.mark.parametrize("family", [*(family for family, f in FAMILIES.items() if f.kind == "image-encoder"), "hybrid"])
@@ -206,9 +197,7 @@ def test_scores_are_as_many_as_a_real_model_has(family):
 def test_cost_prints_one_table_for_all_image_models(regard):
     result = regard("cost", "vit-large", "image-gpt-large", "depth=48", "heads=16", "--image", 128)
     assert result.code == 0, result.err
-    [vit], [pixel] = (
-        [line for line in result.out.splitlines() if name in line] for name in ("vit-large", "image-gpt-large")
-    )
+    [vit], [pixel] = ([line for line in result.out.splitlines() if name in line] for name in ("vit-large", "image-gpt-large"))
     assert [word for word in pixel.split("│") if "768 GiB" in word]
     assert "268,435,456" in pixel
     assert "1 GiB" in pixel

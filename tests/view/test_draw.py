@@ -87,9 +87,7 @@ def test_a_json_file_round_trips(tmp_path):
 
 @pytest.mark.parametrize("name", ["map.bmp", "map", "map.txt"])
 def test_an_unknown_suffix_is_refused_and_writes_nothing(tmp_path, name):
-    with pytest.raises(
-        ValueError, match=rf"cannot draw {name}; give a name that ends in \.png, \.svg, \.pdf or \.json"
-    ):
+    with pytest.raises(ValueError, match=rf"cannot draw {name}; give a name that ends in \.png, \.svg, \.pdf or \.json"):
         to_file(MAP, tmp_path / name)
     assert not list(tmp_path.iterdir())
 

@@ -114,8 +114,7 @@ def test_windows_return_to_their_positions(layer):
 
 
 @pytest.mark.parametrize(
-    ("family", "sizes", "layer", "side"),
-    [("mvit", MVIT, 1, 4), ("mvit", MVIT, None, 4), ("resnet", RESNET, None, 8)],
+    ("family", "sizes", "layer", "side"), [("mvit", MVIT, 1, 4), ("mvit", MVIT, None, 4), ("resnet", RESNET, None, 8)]
 )
 def test_other_models_are_shown_on_the_grid_of_their_keys(family, sizes, layer, side):
     predictor, image = classifier(family, **sizes), random_image(16)
