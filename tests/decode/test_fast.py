@@ -72,7 +72,7 @@ def test_the_step_function_of_an_embedding_puts_all_tokens_at_one_position(posit
 def test_an_embedding_without_positions_is_looked_up_and_a_position_bias_stays_itself():
     table, ids = nn.Embedding(9, 4), torch.tensor([3, 0, 3])
     assert torch.equal(step_function(table)(ids, 7), table(ids))
-    bias, positions = BucketedPositionBias(2, both_ways=False), torch.arange(5)
+    bias, positions = BucketedPositionBias(2, bidirectional=False), torch.arange(5)
     assert torch.equal(step_function(bias)(positions[-1:], positions), bias(positions[-1:], positions))
 
 
