@@ -10,10 +10,7 @@ from regard.cli.options import Checkpoint, RunPath
 __all__ = ["export", "import_"]
 
 
-def import_(
-    what: Checkpoint,
-    to: Annotated[Path, typer.Option(help="The run folder to create.", show_default=False)],
-) -> None:  # fmt: skip
+def import_(what: Checkpoint, to: Annotated[Path, typer.Option(help="The run folder to create.", show_default=False)]) -> None:
     """Convert a Hugging Face checkpoint: GPT-2, BERT, T5, or Marian with a tokenizer.json; ViT, Swin, Swin V2, ResNet.
 
     regard import all-MiniLM-L6-v2/ --to runs/minilm

@@ -21,11 +21,7 @@ def show(
     run: RunPath,
     what: Annotated[str, typer.Argument(
         metavar="SENTENCE|IMAGE", help="A sentence to translate or encode, or an image file.", show_default=False)],
-    layer: Layer = None,
-    head: Head = None,
-    beam: Beam = None,
-    out: DrawingFile = None,
-    device: Device = "auto",
+    layer: Layer = None, head: Head = None, beam: Beam = None, out: DrawingFile = None, device: Device = "auto",
 ) -> None:  # fmt: skip
     """Show attention weights.
 
@@ -154,9 +150,8 @@ def _print_parts(title: str, parts: "list[Part]", lengths: str) -> None:
         table.add_column(heading, justify="right")
     for part in parts:
         table.add_section() if part.name == "all" else None
-        table.add_row(
-            part.name, f"{part.parameters:,}", f"{part.flops:,}", _format_bytes(part.bytes), _format_bytes(part.score_bytes)
-        )
+        sizes = _format_bytes(part.bytes), _format_bytes(part.score_bytes)
+        table.add_row(part.name, f"{part.parameters:,}", f"{part.flops:,}", *sizes)
     Console(width=None if sys.stdout.isatty() else 110).print(table)
 
 

@@ -7,7 +7,7 @@ import typer
 
 __all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Checkpoint", "Device", "DrawingFile", "GridFile", "Head",
            "Input", "Json", "Layer", "LengthPenalty", "MaskedTexts", "NBest", "Out", "Precision", "PrefixedTexts",
-           "Recipe", "RunPath", "Sentences", "Split", "StopStrings", "Temperature", "TextsOrImages", "Tokens", "TopK",
+           "Recipe", "RunPath", "Seed", "Sentences", "Split", "StopStrings", "Temperature", "TextsOrImages", "Tokens", "TopK",
            "TopP", "VectorFile"]  # fmt: skip
 
 # fmt: off
@@ -51,6 +51,7 @@ TopK = Annotated[int, typer.Option(help="Sample from this many most likely token
 TopP = Annotated[float, typer.Option(help="Sample from the fewest tokens with this total probability.")]
 Temperature = Annotated[float | None, typer.Option(
     help="Sample at this temperature instead of searching.", show_default=False)]
+Seed = Annotated[int, typer.Option(help="Random seed of the samples.")]
 Device = Annotated[str, typer.Option(help="cuda, mps or cpu; auto is the first available.")]
 Precision = Annotated[str, typer.Option(help="float32, or int8: weights rounded to 8 bits, faster on a CPU.")]
 Layer = Annotated[int | None, typer.Option(

@@ -32,23 +32,11 @@ __all__ = ["ask", "classify", "embed", "fill", "generate", "translate"]
 MAX_COMPARED = 30  # texts in a table of all pairs
 
 
-def translate(
-    run: RunPath,
-    sentences: options.Sentences = None,
-    input_: Input = None,
-    beam: options.Beam = None,
-    n_best: options.NBest = 1,
-    length_penalty: options.LengthPenalty = None,
-    tokens: options.AnswerTokens = None,
-    batch: options.BatchSize = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    seed: Annotated[int, typer.Option(help="Random seed of the samples.")] = 0,
-    device: Device = "auto",
-    precision: Precision = "float32",
-    json_: Json = False,
-) -> None:  # fmt: skip
+def translate(run: RunPath, sentences: options.Sentences = None, input_: Input = None, beam: options.Beam = None,
+              n_best: options.NBest = 1, length_penalty: options.LengthPenalty = None, tokens: options.AnswerTokens = None,
+              batch: options.BatchSize = None, temperature: options.Temperature = None, top_k: options.TopK = 0,
+              top_p: options.TopP = 1.0, seed: options.Seed = 0, device: Device = "auto", precision: Precision = "float32",
+              json_: Json = False) -> None:  # fmt: skip
     """Translate sentences with a trained run.
 
     regard translate runs/multi30k "A man is riding a bike." --beam 5 --n-best 3
@@ -83,17 +71,9 @@ def _answer(translator: "Translator", search: "Callable[..., list[Translation]]"
             done += len(chunk)
 
 
-def ask(
-    run: RunPath,
-    questions: options.PrefixedTexts = None,
-    input_: Input = None,
-    beam: options.Beam = None,
-    tokens: options.AnswerTokens = None,
-    batch: options.BatchSize = None,
-    device: Device = "auto",
-    precision: Precision = "float32",
-    json_: Json = False,
-) -> None:  # fmt: skip
+def ask(run: RunPath, questions: options.PrefixedTexts = None, input_: Input = None, beam: options.Beam = None,
+        tokens: options.AnswerTokens = None, batch: options.BatchSize = None, device: Device = "auto",
+        precision: Precision = "float32", json_: Json = False) -> None:  # fmt: skip
     """Ask a text-to-text model that was trained with task prefixes.
 
     regard ask runs/t5-multitask "translate English to German: This is good."
@@ -108,16 +88,11 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; by default, standard input.", show_default=False)] = None,
     tokens: options.Tokens = None,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 1.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    seed: Annotated[int, typer.Option(help="Random seed of the samples.")] = 0,
-    stop: options.StopStrings = None,
+    top_k: options.TopK = 0, top_p: options.TopP = 1.0, seed: options.Seed = 0, stop: options.StopStrings = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print text as it is generated.")] = False,
     out: options.GridFile = None,
     count: Annotated[int | None, typer.Option(help="Images to generate.  [default: 64]", show_default=False)] = None,
-    device: Device = "auto",
-    precision: Precision = "float32",
-    json_: Json = False,
+    device: Device = "auto", precision: Precision = "float32", json_: Json = False,
 ) -> None:  # fmt: skip
     """Continue a prompt; or generate images, as a grid.
 
@@ -134,9 +109,8 @@ def generate(
     for_images = {"--out": out, "--count": count}
     useless = [name for name, value in (for_text if images else for_images).items() if value is not None]
     if useless:
-        raise ValueError(
-            f"{run} generates {predictor.OUTPUT}; {', '.join(useless)} does not apply to {predictor.OUTPUT}, leave it out"
-        )
+        made = predictor.OUTPUT
+        raise ValueError(f"{run} generates {made}; {', '.join(useless)} does not apply to {made}, leave it out")
     sampling = _Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     if images:
         _generate_images(predictor, sampling, out, 64 if count is None else count)
@@ -181,13 +155,9 @@ def _generate_images(generator: "ImageGenerator", sampling: _Sampling, out: Path
     print(f"saved {count:,} images in {out}")
 
 
-def fill(
-    run: RunPath,
-    texts: options.MaskedTexts = None,
-    top: Annotated[int, typer.Option(help="Predictions for each [MASK].")] = 5,
-    device: Device = "auto",
-    json_: Json = False,
-) -> None:  # fmt: skip
+def fill(run: RunPath, texts: options.MaskedTexts = None,
+         top: Annotated[int, typer.Option(help="Predictions for each [MASK].")] = 5,
+         device: Device = "auto", json_: Json = False) -> None:  # fmt: skip
     """Predict the words behind [MASK].
 
     regard fill runs/wikitext-bert "The cat sat on the [MASK]."
@@ -207,15 +177,9 @@ def fill(
                 print("   ", ", ".join(f"{prediction.text} {prediction.probability:.1%}" for prediction in word))
 
 
-def classify(
-    run: RunPath,
-    texts: options.TextsOrImages = None,
-    input_: Input = None,
-    top: Annotated[int, typer.Option(help="Print this many most likely classes.")] = 1,
-    device: Device = "auto",
-    precision: Precision = "float32",
-    json_: Json = False,
-) -> None:  # fmt: skip
+def classify(run: RunPath, texts: options.TextsOrImages = None, input_: Input = None,
+             top: Annotated[int, typer.Option(help="Print this many most likely classes.")] = 1,
+             device: Device = "auto", precision: Precision = "float32", json_: Json = False) -> None:  # fmt: skip
     """Classify texts or images.
 
     regard classify runs/sst2 "a gripping, funny film"
@@ -251,14 +215,8 @@ def _classify(predict: "Callable[..., list[list[Prediction]]]", inputs: Sequence
             yield predict([item])[0]
 
 
-def embed(
-    run: RunPath,
-    texts: options.TextsOrImages = None,
-    input_: Input = None,
-    out: options.VectorFile = None,
-    device: Device = "auto",
-    json_: Json = False,
-) -> None:  # fmt: skip
+def embed(run: RunPath, texts: options.TextsOrImages = None, input_: Input = None, out: options.VectorFile = None,
+          device: Device = "auto", json_: Json = False) -> None:  # fmt: skip
     """Embed texts as vectors, and compare them.
 
     Prints the cosine similarity of each pair; --json prints the vectors, --out writes them.
@@ -279,9 +237,8 @@ def embed(
     with read_texts(texts, input_, "reading") as (chunks, count):
         for chunk in chunks:
             if len(read) + len(chunk) > MAX_COMPARED and not (out or json_):
-                raise ValueError(
-                    f"over {MAX_COMPARED} texts are too many for a table of all pairs; give --out FILE.npy or --json"
-                )
+                raise ValueError(f"over {MAX_COMPARED} texts are too many for a table of all pairs; "
+                                 f"give --out FILE.npy or --json")  # fmt: skip
             vectors.append(embedder.embed(_encode(embedder, chunk), partial(count, len(read))))
             read += chunk
             if json_:

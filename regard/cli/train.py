@@ -22,9 +22,7 @@ __all__ = ["recipes", "score", "train"]
 
 
 def train(
-    what: Recipe,
-    changes: Changes = None,
-    out: Out = None,
+    what: Recipe, changes: Changes = None, out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint, bit for bit.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete an earlier run in the same folder.")] = False,
 ) -> None:  # fmt: skip
@@ -73,9 +71,8 @@ def _check_folder(files: "RunFolder", resume: bool, fresh: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; choose another --out")
     if files.started and not resume and not fresh:
-        raise ValueError(
-            f"{folder} holds a run already; continue with --resume, start over with --fresh, or choose another --out"
-        )
+        raise ValueError(f"{folder} holds a run already; continue with --resume, start over with --fresh, "
+                         f"or choose another --out")  # fmt: skip
     if files.started:
         return
     if fresh and folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
@@ -102,15 +99,8 @@ def recipes(json_: Json = False) -> None:
             print(name, *(f"    {line}" for line in lines), sep="\n")
 
 
-def score(
-    run: RunPath,
-    on: Split = "valid",
-    beam: Beam = None,
-    length_penalty: LengthPenalty = None,
-    device: Device = "auto",
-    precision: Precision = "float32",
-    json_: Json = False,
-) -> None:  # fmt: skip
+def score(run: RunPath, on: Split = "valid", beam: Beam = None, length_penalty: LengthPenalty = None, device: Device = "auto",
+          precision: Precision = "float32", json_: Json = False) -> None:  # fmt: skip
     """Score a run on validation or test data.
 
     Translations by BLEU and chrF with their signatures, classes by accuracy and F1, language models by perplexity, generated

@@ -52,10 +52,7 @@ BlockFunction = Callable[[Tensor, Cache, StepInputs, KeysValues | None], tuple[T
 
 @singledispatch
 def step_function(layer: nn.Module, start: int = 0, stop: int | None = None) -> Callable[..., Any]:
-    """The layer as a plain function with its weights bound, for one token of each row and without dropout.
-
-    Of a linear layer, only outputs `start` to `stop` - 1.
-    """
+    """The layer as a function of one token of each row, without dropout; of a linear layer, outputs `start` to `stop` - 1."""
     raise TypeError(f"{type(layer).__name__} has no step function; register one with `step_function.register`")
 
 
@@ -66,8 +63,7 @@ def _(layer: nn.Linear, start: int = 0, stop: int | None = None) -> Function:
 
 @step_function.register(Int8Linear)
 def _(layer: Int8Linear, start: int = 0, stop: int | None = None) -> Function:
-    packed = layer.prepack(start, stop)
-    return partial(torch.ops.quantized.linear_dynamic.default, W_prepack=packed, reduce_range=REDUCE_RANGE)
+    return partial(torch.ops.quantized.linear_dynamic.default, W_prepack=layer.prepack(start, stop), reduce_range=REDUCE_RANGE)
 
 
 @step_function.register(nn.Identity)
@@ -77,8 +73,9 @@ def _(layer: nn.Identity) -> Function:
 
 @step_function.register(nn.LayerNorm)
 def _(norm: nn.LayerNorm) -> Function:
-    shape = list(norm.normalized_shape)
-    return partial(torch.layer_norm, normalized_shape=shape, weight=norm.weight, bias=norm.bias, eps=norm.eps)
+    return partial(
+        torch.layer_norm, normalized_shape=list(norm.normalized_shape), weight=norm.weight, bias=norm.bias, eps=norm.eps
+    )
 
 
 @step_function.register(nn.RMSNorm)
@@ -227,10 +224,7 @@ class DecoderState(NamedTuple):
 
 @dataclass
 class CachedDecoder:
-    """The `Decoder` of a Transformer, T5 or GPT.
-
-    A step calls no modules, so module hooks stay silent; `watch` still receives the attention weights.
-    """
+    """The `Decoder` of a Transformer, T5 or GPT.  A step calls no modules, so no hooks; `watch` receives attention weights."""
 
     functions: DecoderFunctions
     start: Callable[[Tensor], DecoderState]  # reads the source or prompt (B, S)
@@ -271,8 +265,8 @@ def _(model: Transformer) -> Decoder:
 def _(model: T5) -> Decoder:
     blocks = tuple(step_function(block) for block in model.decoder)
     norm, output, scale = step_function(model.decoder_norm), step_function(model.output), model.output_scale
-    functions = DecoderFunctions(step_function(model.tokens), blocks, lambda x: norm(x) * scale, output,
-                                 step_function(model.decoder_bias))  # fmt: skip
+    embed, bias = step_function(model.tokens), step_function(model.decoder_bias)
+    functions = DecoderFunctions(embed, blocks, lambda x: norm(x) * scale, output, bias)
     return CachedDecoder(functions, partial(_read_source, model))
 
 

@@ -1,7 +1,4 @@
-"""Greedy search, sampling and beam search, written once for every `Decoder`.
-
-Shapes: B sentences in the batch, W beam width, V vocabulary, t tokens so far.
-"""
+"""Greedy search, sampling and beam search of any `Decoder`.  Shapes: B sentences, W beams, V vocabulary, t tokens so far."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -15,6 +12,7 @@ from regard.decode.topk import blocked_logsumexp, blocked_topk
 
 __all__ = ["Hypothesis", "argmax", "beam", "greedy", "sample", "sampler", "stream"]
 
+Choose = Callable[[Tensor], Tensor]  # logits (B, V) → the next token (B,)
 SHRINK = 0.75  # finished sentences leave when at most this fraction of the batch is unfinished: shrinking copies the rest
 
 
@@ -25,16 +23,9 @@ class Hypothesis(NamedTuple):
     score: float | None
 
 
-def _normalized_score(total: float, length: int, penalty: float) -> float:
-    return total / length**penalty
-
-
 def greedy(model: Decoder, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, penalty: float = 1.0,
            scored: bool = True) -> list[Hypothesis]:  # fmt: skip
-    """Choose the most likely token at each step.  `limits` (B,) is the maximum length of each output, with its end.
-
-    Unless `scored`, the softmax is skipped.
-    """
+    """Choose the most likely token at each step.  `limits` (B,) are maximum lengths, end included; no softmax unless `scored`."""
     return _generate(model, source, limits, argmax, bos, eos, penalty, scored)
 
 
@@ -45,28 +36,22 @@ def argmax(logits: Tensor) -> Tensor:
     return blocked_topk(logits[:, None], 1)[1][:, 0]
 
 
-def sample(
-    model: Decoder, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, generator: torch.Generator,
-    temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, penalty: float = 1.0, scored: bool = True,
-) -> list[Hypothesis]:  # fmt: skip
+def sample(model: Decoder, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, generator: torch.Generator,
+           temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, penalty: float = 1.0,
+           scored: bool = True) -> list[Hypothesis]:  # fmt: skip
     """Sample a token at each step; see `sampler`."""
-    choose = sampler(generator, temperature, top_k, top_p)
-    return _generate(model, source, limits, choose, bos, eos, penalty, scored)
+    return _generate(model, source, limits, sampler(generator, temperature, top_k, top_p), bos, eos, penalty, scored)
 
 
-def sampler(
-    generator: torch.Generator, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
-) -> Callable[[Tensor], Tensor]:
+def sampler(generator: torch.Generator, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Choose:
     """A function that samples a token of each row by its probability: (B, V) → (B,).
 
     A low temperature sharpens the distribution; `top_k` keeps the k most likely tokens (0 = all), `top_p` the fewest tokens
     whose probabilities sum to p.
     """
     if not temperature > 0 or top_k < 0 or not 0 < top_p <= 1:
-        raise ValueError(
-            f"temperature {temperature}, top_k {top_k}, top_p {top_p}; "
-            f"use a temperature above 0, a top_k of 0 or more, a top_p above 0 up to 1"
-        )
+        raise ValueError(f"temperature {temperature}, top_k {top_k}, top_p {top_p}; "
+                         f"use a temperature above 0, a top_k of 0 or more, a top_p above 0 up to 1")  # fmt: skip
 
     def choose(logits: Tensor) -> Tensor:
         logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # the maximum is 0: no temperature overflows
@@ -84,7 +69,7 @@ def sampler(
 
 
 @torch.inference_mode()
-def stream(model: Decoder, source: Tensor, choose: Callable[[Tensor], Tensor], *, bos: int | Tensor, limit: int) -> Iterator[int]:
+def stream(model: Decoder, source: Tensor, choose: Choose, *, bos: int | Tensor, limit: int) -> Iterator[int]:
     """The tokens of one output, each as soon as it is chosen: source (1, S)."""
     token = torch.zeros(1, dtype=torch.long, device=source.device) + bos
     state = model.start(source)
@@ -95,11 +80,9 @@ def stream(model: Decoder, source: Tensor, choose: Callable[[Tensor], Tensor], *
 
 
 @torch.inference_mode()
-def _generate(
-    model: Decoder, source: Tensor, limits: Tensor, choose: Callable[[Tensor], Tensor], bos: int | Tensor, eos: int,
-    penalty: float, scored: bool,
-) -> list[Hypothesis]:  # fmt: skip
-    """Step all sentences together, one output each.  `choose` maps logits (B, V) to the next token (B,)."""
+def _generate(model: Decoder, source: Tensor, limits: Tensor, choose: Choose, bos: int | Tensor, eos: int, penalty: float,
+              scored: bool) -> list[Hypothesis]:  # fmt: skip
+    """Step all sentences together, one output each."""
     finished: list[Hypothesis | None] = [None] * len(source)
     outputs: list[list[int]] = [[] for _ in range(len(source))]
     max_lens: list[int] = limits.tolist()
@@ -121,7 +104,7 @@ def _generate(
             outputs[i].append(token_id)
             if token_id == eos or len(outputs[i]) >= max_lens[i]:
                 ids = outputs[i][:-1] if token_id == eos else outputs[i]
-                finished[i] = Hypothesis(ids, _normalized_score(float(total[row]), len(outputs[i]), penalty) if scored else None)
+                finished[i] = Hypothesis(ids, float(total[row]) / len(outputs[i]) ** penalty if scored else None)
                 rows[row] = -1
 
         # Shrink the batch once enough sentences are finished.
@@ -136,9 +119,8 @@ def _generate(
 
 
 @torch.inference_mode()
-def beam(
-    model: Decoder, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, width: int, penalty: float = 1.0
-) -> list[list[Hypothesis]]:
+def beam(model: Decoder, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, width: int,
+         penalty: float = 1.0) -> list[list[Hypothesis]]:  # fmt: skip
     """Keep the `width` best unfinished outputs at each step; return the best finished ones of each sentence, best first.
 
     A sentence is done when it has `width` finished outputs, or at its limit, where unfinished outputs count as finished.
@@ -167,7 +149,7 @@ def beam(
         row, rank = (ends[:, :width] & best[:, :width].isfinite() & active[:, None]).nonzero().T
         ended = torch.cat((output[row, parent[row, rank]], token[row, rank][:, None]), -1).tolist()
         for i, ids, total in zip(sentence[row].tolist(), ended, best[row, rank].tolist(), strict=True):
-            finished[i].append((_normalized_score(total, length, penalty), ids[:-1] if ids[-1] == eos else ids))
+            finished[i].append((total / length**penalty, ids[:-1] if ids[-1] == eos else ids))
 
         # The W best candidates that do not end are the next beams.
         score, kept = best.masked_fill(ends, -math.inf).topk(width)  # (B, W)

@@ -1,7 +1,4 @@
-"""Top-k and logsumexp over the whole vocabulary, as every step of a search needs them, in blocks that suit a CPU.
-
-Shapes: B sentences, W beams, R = B · W rows, V vocabulary.
-"""
+"""Top-k and logsumexp over the vocabulary, in blocks.  Shapes: B sentences, W beams, R = B · W rows, V vocabulary."""
 
 import torch
 from torch import Tensor

@@ -90,8 +90,7 @@ class LocalRelation(nn.Module):
     neighbourhoods are gathered and go through `attend`; else `LocalAttention` computes the same without gathering.
     """
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, channels_per_head: int, score: ScalarScore,
-                 stride: int = 1):  # fmt: skip
+    def __init__(self, inputs: int, outputs: int, kernel: int, channels_per_head: int, score: ScalarScore, stride: int = 1):
         super().__init__()
         self.kernel, self.score, self.stride = kernel, score, stride
         self.heads = -(-outputs // channels_per_head)
@@ -144,7 +143,7 @@ class LRNet(nn.Module):
         self.stem = nn.Sequential(relate(c.channels, c.dim, stride=2 if downsample else 1), batch_norm(c.dim), relu(),
                                   nn.MaxPool2d(3, 2, 1) if downsample else nn.Identity())  # fmt: skip
         rates = iter(drop_path_rates(c.drop_path, sum(c.depths)))
-        self.stages, inputs = nn.ModuleList(), c.dim
+        self.stages, inputs = nn.Sequential(), c.dim
         for index, (dim, width, depth) in enumerate(zip(c.dims, c.widths, c.depths, strict=True)):
             stage = nn.Sequential()
             for i in range(depth):
@@ -159,10 +158,7 @@ class LRNet(nn.Module):
     def encode(self, x: Tensor) -> Tensor:
         """Feature map of the last stage: (B, C, ...) → (B, D, Y, X)."""
         check_channels(x, self.config.channels)
-        x = self.stem(x)
-        for stage in self.stages:
-            x = stage(x)  # (B, D, Y, X)
-        return x
+        return self.stages(self.stem(x))  # (B, D, Y, X)
 
     def forward(self, x: Tensor) -> Tensor:
         """Class logits: (B, C, ...) → (B, classes)."""

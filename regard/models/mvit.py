@@ -157,11 +157,9 @@ def conv_pool(stride: int, before: int, width: int) -> nn.Module:
 class PoolingAttention(nn.Module):
     """Attention between two pooled grids, Figure 3 of V1 and Figure 2 of V2.
 
-                   ┌─ q ─ pool ─┬───────────┐ V2
-        x ─ linear ┼─ k ─ pool ─┼─ attend ─ + ─ linear ─ out
-                   └─ v ─ pool ─┘
-
-    In V2 the scores have a decomposed relative position bias.
+               ┌─ q ─ pool ─┬───────────┐ V2
+    x ─ linear ┼─ k ─ pool ─┼─ attend ─ + ─ linear ─ out
+               └─ v ─ pool ─┘
     """
 
     def __init__(self, plan: PoolPlan, c: MViTConfig):
@@ -174,7 +172,7 @@ class PoolingAttention(nn.Module):
         self.pool_q = pool(plan.queries, before) if self.residual or plan.queries > 1 else NoPool()
         self.pool_k, self.pool_v = pool(plan.keys, before), pool(plan.keys, before)
         finer = plan.side // min(self.strides)  # side of the finer grid
-        self.bias = DecomposedPositionBias(width, finer, before) if c.positions == "relative" else None
+        self.bias = DecomposedPositionBias(width, finer, before) if c.positions == "relative" else None  # V2
         self.tap: Tap | None = None
 
     def pooled_grids(self, grid: Grid) -> tuple[Grid, Grid]:
@@ -241,14 +239,6 @@ class MViT(nn.Module):
             if isinstance(part, nn.Linear):
                 nn.init.trunc_normal_(part.weight, std=0.02)
                 nn.init.zeros_(part.bias)
-
-    def grids(self, height: int, width: int) -> dict[str, tuple[Grid, Grid]]:
-        """Grids of queries and of keys of each attention, by module name, for an image of this size in pixels."""
-        grid, grids = (height // self.config.patch, width // self.config.patch), {}
-        for index, block in enumerate(self.blocks):
-            grids[f"blocks.{index}.attn"] = block.attn.pooled_grids(grid)
-            grid, _ = block.attn.pooled_grids(grid)
-        return grids
 
     def encode(self, x: Tensor) -> Tensor:
         """A vector for each token, a class token first: (B, C, Y · P, X · P) → (B, T, D)."""

@@ -114,11 +114,8 @@ class ResNet(nn.Module):
         super().__init__()
         self.config = c = config
         body = {"basic": basic, "bottleneck": bottleneck}[c.block]
-        if c.stem == "imagenet":
-            pool: nn.Module = nn.MaxPool2d(3, 2, 1)
-            self.stem = nn.Sequential(ConvNorm(c.channels, c.dim, 7, 2), nn.ReLU(inplace=True), pool)
-        else:
-            self.stem = nn.Sequential(ConvNorm(c.channels, c.dim, 3), nn.ReLU(inplace=True))
+        kernel, stride, pool = (7, 2, [nn.MaxPool2d(3, 2, 1)]) if c.stem == "imagenet" else (3, 1, [])
+        self.stem = nn.Sequential(ConvNorm(c.channels, c.dim, kernel, stride), nn.ReLU(inplace=True), *pool)
         rates = iter(drop_path_rates(c.drop_path, sum(c.depths)))
         self.stages, self.attention, inputs = nn.ModuleList(), nn.ModuleList(), c.dim
         for index, (dim, depth) in enumerate(zip(c.dims, c.depths, strict=True), start=1):

@@ -103,11 +103,7 @@ class T5(nn.Module):
         self.output_scale = c.dim**-0.5 if c.tied else 1.0
         if c.tied:
             self.output.weight = self.tokens.weight
-        self._init_weights()
-
-    def _init_weights(self) -> None:
-        """Initial values of the released code: each product keeps the scale of its input."""
-        c = self.config
+        # Initial values of the released code: each product keeps the scale of its input.
         nn.init.normal_(self.tokens.weight)
         if not c.tied:
             nn.init.normal_(self.output.weight, std=c.dim**-0.5)

@@ -65,8 +65,7 @@ class ViTConfig:
     def __post_init__(self) -> None:
         check_model(self)
         require_divisible(self.dim, self.heads)
-        if self.image % self.patch:
-            raise ValueError(tiling_error(self.image, self.patch))
+        check_tiling(self.image, self.patch)
         if self.convs:
             require_min(1, convs=min(self.convs))
             if 2**self.halvings != self.patch or self.halvings > len(self.convs):
@@ -80,11 +79,12 @@ class ViTConfig:
         return self.patch.bit_length() - 1
 
 
-def tiling_error(image: int, patch: int) -> str:
-    """The message for an image that patches do not tile, with the nearest sizes that they do."""
-    below = image // patch * patch
-    sizes = f"{below} or {below + patch}" if below else str(patch)
-    return f"patch {patch} does not tile an image of {image} pixels; use a side of {sizes}, or another patch"
+def check_tiling(image: int, patch: int) -> None:
+    """Refuse a side that patches do not tile, and name the nearest ones that they do."""
+    if image % patch:
+        below = image // patch * patch
+        sizes = f"{below} or {below + patch}" if below else str(patch)
+        raise ValueError(f"patch {patch} does not tile an image of {image} pixels; use a side of {sizes}, or another patch")
 
 
 SIZES = {  # base to huge: Table 1; tiny and small: Table 1 of https://arxiv.org/abs/2012.12877
@@ -149,8 +149,7 @@ class ViT(nn.Module):
         """A vector for each token, a class token first: (B, C, Y · P, X · P) → (B, T, D)."""
         check_channels(x, self.config.channels)
         for side in x.shape[2:]:
-            if side % self.config.patch:
-                raise ValueError(tiling_error(side, self.config.patch))
+            check_tiling(side, self.config.patch)
         rows, columns = (side // self.config.patch for side in x.shape[2:])
         x = self.embed(self.patches(x))  # (B, Y · X, D)
         if self.token is not None:

@@ -1,7 +1,4 @@
-"""Parameters, FLOPs and bytes of any config, as the lectures count them, without allocating a weight.
-
-Shapes: H heads, Q queries, K keys; `...` is any batch or window dimensions.
-"""
+"""Parameters, FLOPs and bytes of any config.  Shapes: H heads, Q queries, K keys; `...` is any batch or window dimensions."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -86,22 +83,17 @@ def image_cost(family: str, config: Any) -> ImageCost:
     """
     with torch.device("meta"):
         model = FAMILIES[family].build(config).eval().requires_grad_(False)
-        images = torch.empty(1, config.channels, config.image, config.image)
-        if isinstance(model, ImageGPT):
-            images = torch.ones(1, config.image**2, dtype=torch.long)
+        gpt = isinstance(model, ImageGPT)
+        pixels = torch.ones(1, config.image**2, dtype=torch.long)
+        images = pixels if gpt else torch.empty(1, config.channels, config.image, config.image)
     with torch.no_grad(), torch.device("meta"):
         with watch(model) as recorded, FlopCounterMode(display=False) as counter:
             model(images)
         flops = {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}
-        gpt = isinstance(model, ImageGPT)
         parts = _count_blocks(model.gpt, images) if gpt else _count_children(model, flops, recorded)
     calls = [weights for calls in recorded.values() for weights in calls]  # (..., H, Q, K)
-    return ImageCost(
-        image=config.image,
-        tokens=_head_entries(calls[0]) // calls[0].shape[-1] if calls else 0,
-        entries=max(map(_head_entries, calls), default=0),
-        parts=_with_total(parts),
-    )
+    tokens = _head_entries(calls[0]) // calls[0].shape[-1] if calls else 0
+    return ImageCost(config.image, tokens, max(map(_head_entries, calls), default=0), _with_total(parts))
 
 
 def _part(name: str, parameters: int, flops: int = 0, score_bytes: int = 0) -> Part:
@@ -118,9 +110,8 @@ def _count_encoder_decoder(model: Transformer | T5, source: Tensor, target: Tens
     whole, encoder = _flops(lambda: model(source, target)), _flops(lambda: model.encode(source))
     features = model.features(source, target)
     out = _flops(lambda: model.output(features))
-    encoding, decoding = (
-        _sizes(*(part for name, part in model.named_children() if name.startswith(side))) for side in ("encoder", "decoder")
-    )
+    encoding = _sizes(*(part for name, part in model.named_children() if name.startswith("encoder")))
+    decoding = _sizes(*(part for name, part in model.named_children() if name.startswith("decoder")))
     tied = any(part.weight is model.output.weight for part in model.modules() if isinstance(part, nn.Embedding))
     own = {} if tied else _sizes(model.output)
     tables = {key: n for key, n in _sizes(model).items() if key not in encoding | decoding | own}

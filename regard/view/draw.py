@@ -35,10 +35,7 @@ def colour(weight: float) -> tuple[int, int, int]:
 
 
 def to_terminal(attention: AttentionMap, width: int = 120) -> Table:
-    """A grid for `rich.print`: a row for each query, a column for each key, percent in the cells.
-
-    Headings are truncated where the grid would be wider than `width`.
-    """
+    """A grid for `rich.print`: a row for each query, a column for each key; headings are cut to make it at most `width` wide."""
     table = Table(title=attention.title, title_justify="left", title_style="dim", box=None, padding=0, pad_edge=False)
     labels, headings = [_readable(name) for name in attention.rows], [_readable(name) for name in attention.columns]
     label_width, full = max(map(len, labels)) + 1, [max(len(heading) + 2, 4) for heading in headings]
@@ -120,8 +117,7 @@ def to_file(attention: AttentionMap, file: Path) -> list[str]:
                 if weight >= VISIBLE:
                     ink = "black" if weight > 0.5 else "white"
                     axes.text(x, y, f"{100 * weight:.0f}", ha="center", va="center", fontsize=8, color=ink)
-        scale = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02)
-        scale.outline.set_visible(False)
+        figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02).outline.set_visible(False)
         return save(figure, file)
 
 

@@ -1,7 +1,4 @@
-"""Images side by side in one PNG file.
-
-Shapes: B images, Y X rows and columns, C channels.
-"""
+"""Images side by side in one PNG file.  Shapes: B images, Y X rows and columns, C channels."""
 
 import math
 from io import BytesIO

@@ -1,7 +1,4 @@
-"""Attention over an image: weights → `ImageMap`, plain data, → a PNG, SVG, PDF or JSON file.
-
-Shapes: H heads, T tokens, K keys, Y X rows and columns, C channels.
-"""
+"""Attention over an image, as data and as a file.  Shapes: H heads, T tokens, K keys, Y X rows and columns, C channels."""
 
 import dataclasses
 import json
@@ -65,9 +62,8 @@ class ImageMap:
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
 
-def map_image_attention(
-    classifier: ImageClassifier, image: str | Path | npt.NDArray[np.uint8], layer: int | None = None, head: int | None = None
-) -> ImageMap:
+def map_image_attention(classifier: ImageClassifier, image: str | Path | npt.NDArray[np.uint8], layer: int | None = None,
+                        head: int | None = None) -> ImageMap:  # fmt: skip
     """Map the attention of an image classifier over its input, head by head.
 
     `layer` and `head` count from 1; without them, the last layer and all heads.  A model with a class token is shown by the
@@ -80,10 +76,8 @@ def map_image_attention(
         probabilities = model(classifier.read(square))[0].softmax(-1)
     layers = [(name, calls[0].float().cpu()) for name, calls in recorded.items() if calls]
     if not layers:
-        raise ValueError(
-            f"{classifier.run.name} is a {classifier.run.family} without attention; there is nothing to show: "
-            f"train one with 'model.attention=[2]', or a vit or a swin"
-        )
+        raise ValueError(f"{classifier.run.name} is a {classifier.run.family} without attention; there is nothing to show: "
+                         f"train one with 'model.attention=[2]', or a vit or a swin")  # fmt: skip
     require_index("layer", layer, len(layers))
     layer = layer or len(layers)
     name, weights = layers[layer - 1]
@@ -94,13 +88,10 @@ def map_image_attention(
         through = rollout([weights[0] for _, weights in layers[:layer]])  # (T, T)
         panels.insert(0, Panel(f"rollout to layer {layer}", _to_grid(model, name, through[None, None], grids)[0].tolist()))
     queries = "attention of the class token" if _has_class_token(model) else "mean attention of all positions"
-    return ImageMap(
-        title=f"{classifier.run.name}, layer {layer} of {len(layers)}: {queries}",
-        prediction=classifier.labels[int(probabilities.argmax())] if classifier.trained else "",
-        probability=float(probabilities.max()),
-        image=square[top : top + side, left : left + side].tolist(),
-        panels=panels,
-    )
+    title = f"{classifier.run.name}, layer {layer} of {len(layers)}: {queries}"
+    prediction = classifier.labels[int(probabilities.argmax())] if classifier.trained else ""
+    pixels = square[top : top + side, left : left + side].tolist()
+    return ImageMap(title, prediction, float(probabilities.max()), pixels, panels)
 
 
 def rollout(layers: Sequence[Tensor]) -> Tensor:
@@ -127,8 +118,8 @@ def _record_grids(model: nn.Module) -> Iterator[dict[str, tuple[int, int]]]:
     def record(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         grids[name] = inputs[0].shape[2], inputs[0].shape[3]
 
-    hooks = [module.register_forward_pre_hook(partial(record, name))
-             for name, module in model.named_modules() if isinstance(module, LocalRelation)]  # fmt: skip
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, LocalRelation)]
+    hooks = [module.register_forward_pre_hook(partial(record, name)) for name, module in layers]
     try:
         yield grids
     finally:

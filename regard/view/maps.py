@@ -1,13 +1,9 @@
-"""Attention weights with their labels as `AttentionMap`, plain data that any drawing can read.
-
-Shapes: H heads, Q queries, K keys.
-"""
+"""Attention weights and their labels as `AttentionMap`, plain data to be drawn.  Shapes: H heads, Q queries, K keys."""
 
 import dataclasses
 import json
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +18,8 @@ from regard.tasks.text_embedding import TextEmbedder
 from regard.tasks.translation import Translator
 
 __all__ = ["AttentionMap", "map_attention", "require_index"]
+
+Recorded = tuple[str, Tensor, list[str], list[str]]  # kind of attention, weights (depth, H, Q, K), labels of queries and keys
 
 
 @dataclass(frozen=True)
@@ -38,22 +36,20 @@ class AttentionMap:
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
 
-def map_attention(
-    predictor: TextPredictor, text: str, *, beam: int | None = None, layer: int | None = None, head: int | None = None
-) -> AttentionMap:
+def map_attention(predictor: TextPredictor, text: str, *, beam: int | None = None, layer: int | None = None,
+                  head: int | None = None) -> AttentionMap:  # fmt: skip
     """Map the cross-attention of a translation, or the self-attention of a model that encodes one text.
 
     `layer` and `head` count from 1; without them the map is the mean over all layers or heads.
     """
-    recorded = _record(predictor, text, beam)
-    depth, heads = recorded.weights.shape[:2]
+    kind, weights, rows, columns = _record(predictor, text, beam)
+    depth, heads = weights.shape[:2]
     require_index("layer", layer, depth)
     require_index("head", head, heads)
-    label = ", ".join((f"layer {layer}" if layer else f"mean of {depth} layers",
-                       f"head {head}" if head else f"mean of {heads} heads"))  # fmt: skip
-    weights = recorded.weights[slice(layer and layer - 1, layer), slice(head and head - 1, head)].mean((0, 1))  # (Q, K)
-    rows, columns = recorded.rows, recorded.columns
-    return AttentionMap(f"{recorded.kind}, {label}", rows, columns, weights[: len(rows)].tolist())
+    of_layer = f"layer {layer}" if layer else f"mean of {depth} layers"
+    of_head = f"head {head}" if head else f"mean of {heads} heads"
+    weights = weights[slice(layer and layer - 1, layer), slice(head and head - 1, head)].mean((0, 1))  # (Q, K)
+    return AttentionMap(f"{kind}, {of_layer}, {of_head}", rows, columns, weights[: len(rows)].tolist())
 
 
 def require_index(name: str, index: int | None, count: int, owner: str = "this model") -> None:
@@ -62,23 +58,14 @@ def require_index(name: str, index: int | None, count: int, owner: str = "this m
         raise ValueError(f"no {name} {index}; {owner} has {name}s 1 to {count}")
 
 
-class _Recorded(NamedTuple):
-    """The weights of all layers and heads (depth, H, Q, K) and the labels of queries and keys."""
-
-    kind: str
-    weights: Tensor
-    rows: list[str]
-    columns: list[str]
-
-
 @singledispatch
-def _record(predictor: TextPredictor, text: str, beam: int | None) -> _Recorded:
+def _record(predictor: TextPredictor, text: str, beam: int | None) -> Recorded:
     """Run a predictor on a text and collect its attention."""
     raise TypeError(f"the attention of a {type(predictor).__name__} cannot be shown; register a function with `_record.register`")
 
 
 @_record.register
-def _record_cross_attention(translator: Translator, text: str, beam: int | None) -> _Recorded:
+def _record_cross_attention(translator: Translator, text: str, beam: int | None) -> Recorded:
     """A row is an output token; its weights are those of the step that predicted it, whose query is the token before."""
     tokenizer, model = translator.tokenizer, translator.model
     special, device = tokenizer.special, next(model.parameters()).device
@@ -89,11 +76,11 @@ def _record_cross_attention(translator: Translator, text: str, beam: int | None)
     cross = [calls[0][0] for name, calls in recorded.items() if name.startswith("decoder") and name.endswith("cross")]
     ended = len(answer.ids) < translator.max_answer(len(source))  # else the length limit cut it before its end token
     rows = tokenizer.display([*answer.ids, special.eos] if ended else answer.ids)
-    return _Recorded("cross-attention", torch.stack(cross), rows, tokenizer.display([*source, special.eos]))
+    return "cross-attention", torch.stack(cross), rows, tokenizer.display([*source, special.eos])
 
 
 @_record.register
-def _causal_attention(generator: TextGenerator, text: str, beam: int | None) -> _Recorded:
+def _causal_attention(generator: TextGenerator, text: str, beam: int | None) -> Recorded:
     [ids] = _require_tokens(generator.tokenizer.encode([text]))
     return _record_self_attention(generator, ids, beam)
 
@@ -101,13 +88,13 @@ def _causal_attention(generator: TextGenerator, text: str, beam: int | None) -> 
 @_record.register(MaskedLM)
 @_record.register(TextClassifier)
 @_record.register(TextEmbedder)
-def _encoder_attention(predictor: MaskedLM | TextClassifier | TextEmbedder, text: str, beam: int | None) -> _Recorded:
+def _encoder_attention(predictor: MaskedLM | TextClassifier | TextEmbedder, text: str, beam: int | None) -> Recorded:
     special = predictor.tokenizer.special
     [ids] = _require_tokens(predictor.tokenizer.encode([text], parse_special=True))  # [MASK] may be among them
     return _record_self_attention(predictor, [special.bos, *ids, special.eos], beam)
 
 
-def _record_self_attention(predictor: TextPredictor, ids: list[int], beam: int | None) -> _Recorded:
+def _record_self_attention(predictor: TextPredictor, ids: list[int], beam: int | None) -> Recorded:
     """Rows and columns are the tokens of the text."""
     if beam is not None:
         raise ValueError(f"beam {beam} is for translations; the attention of a {predictor.run.family} needs no search")
@@ -118,7 +105,7 @@ def _record_self_attention(predictor: TextPredictor, ids: list[int], beam: int |
     with watch(model) as recorded, torch.inference_mode():
         model(torch.tensor([ids], device=next(model.parameters()).device))
     tokens = tokenizer.display(ids)
-    return _Recorded("self-attention", torch.stack([calls[0][0] for calls in recorded.values()]), tokens, tokens)
+    return "self-attention", torch.stack([calls[0][0] for calls in recorded.values()]), tokens, tokens
 
 
 def _require_tokens(encoded: list[list[int]]) -> list[list[int]]:

@@ -64,9 +64,7 @@ def slow_max(x, side, stride, before):
     if stride == 1:
         return x
     grid, positions = x[before:], range(0, side, stride)
-    kept = [
-        torch.stack([v for *_, v in near(grid, side, r, c, stride // 2)]).amax(0) for r in positions for c in positions
-    ]
+    kept = [torch.stack([v for *_, v in near(grid, side, r, c, stride // 2)]).amax(0) for r in positions for c in positions]
     return torch.cat((x[:before], torch.stack(kept)))
 
 
@@ -74,9 +72,7 @@ def slow_conv(w, x, side, stride, before):
     """Depthwise 3 × 3 convolution and norm: tokens (T, D) → (pooled tokens, D)."""
     grid, positions, kernel = x[before:], range(0, side, stride), w["pool.weight"]
     kept = [
-        sum(kernel[:, 0, up + 1, left + 1] * v for up, left, v in near(grid, side, r, c, 1))
-        for r in positions
-        for c in positions
+        sum(kernel[:, 0, up + 1, left + 1] * v for up, left, v in near(grid, side, r, c, 1)) for r in positions for c in positions
     ]
     return norm(under(w, "norm"), torch.cat((x[:before], torch.stack(kept))))
 
@@ -251,9 +247,7 @@ def test_transposing_the_image_and_the_weights_leaves_the_logits_unchanged(kind)
             other.rows.copy_(part.columns)
             other.columns.copy_(part.rows)
     if model.positions is not None:
-        transposed.positions.table[1:].copy_(
-            model.positions.table[1:].unflatten(0, (8, 8)).transpose(0, 1).flatten(0, 1)
-        )
+        transposed.positions.table[1:].copy_(model.positions.table[1:].unflatten(0, (8, 8)).transpose(0, 1).flatten(0, 1))
     x = torch.randn(1, 3, 16, 32, dtype=torch.float64)
     torch.testing.assert_close(transposed(x.transpose(2, 3)), model(x))
     assert (transposed(x) - model(x)).abs().max() > 1e-3
@@ -283,6 +277,15 @@ def test_a_size_has_the_flops_of_the_papers(size, billions):
     assert round(counted.get_total_flops() / 2e9, 1) == billions  # they count a multiply-add as one
 
 
+def grids_of(model: MViT, height: int, width: int) -> dict[str, tuple[tuple[int, int], tuple[int, int]]]:
+    """Grids of queries and of keys of each attention, by module name, for an image of this size in pixels."""
+    grid, grids = (height // model.config.patch, width // model.config.patch), {}
+    for index, block in enumerate(model.blocks):
+        grids[f"blocks.{index}.attn"] = block.attn.pooled_grids(grid)
+        grid, _ = block.attn.pooled_grids(grid)
+    return grids
+
+
 @pytest.mark.parametrize("kind", list(KINDS))
 @torch.no_grad()
 def test_watch_collects_weights_between_both_grids_and_leaves_the_logits_unchanged(kind):
@@ -291,7 +294,7 @@ def test_watch_collects_weights_between_both_grids_and_leaves_the_logits_unchang
     with watch(model) as attended:
         torch.testing.assert_close(model(x), before)
     token = model.token is not None
-    grids = model.grids(16, 32)
+    grids = grids_of(model, 16, 32)
     assert list(attended) == list(grids)
     assert grids["blocks.0.attn"] == ((8, 16), (2, 4))
     assert grids["blocks.3.attn"] == ((2, 4), (4, 8))
