@@ -119,14 +119,14 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
 
 def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[MaskedBatch]:
     text, tokenizer, t = plain_text(dataset.train).tokens, dataset.tokenizer, run.train
-    return masked_windows(text, run.data.max_len, t.batch_tokens, t.seed, tokenizer.special, tokenizer.special_ids,
-                          tokenizer.vocab, position)  # fmt: skip
+    special, ids, vocab = tokenizer.special, tokenizer.special_ids, tokenizer.vocab
+    return masked_windows(text, run.data.max_len, t.batch_tokens, t.seed, special, ids, vocab, position)
 
 
 def _validation(run: Run, dataset: TextDataset) -> Iterator[MaskedBatch]:
     text, tokenizer = plain_text(dataset.valid).tokens, dataset.tokenizer
-    special, ids = tokenizer.special, tokenizer.special_ids
-    return all_masked_windows(text, run.data.max_len, run.train.batch_tokens, special, ids, tokenizer.vocab)
+    special, ids, vocab = tokenizer.special, tokenizer.special_ids, tokenizer.vocab
+    return all_masked_windows(text, run.data.max_len, run.train.batch_tokens, special, ids, vocab)
 
 
 def _samples(predictor: MaskedLM | TextEmbedder, dataset: TextDataset) -> list[str]:
