@@ -65,10 +65,7 @@ def attention_inputs(draw):
 
 def cast(inputs, dtype):
     qkv, options = inputs
-    return [x.to(dtype) for x in qkv], {
-        **options,
-        "bias": None if options["bias"] is None else options["bias"].to(dtype),
-    }
+    return [x.to(dtype) for x in qkv], {**options, "bias": None if options["bias"] is None else options["bias"].to(dtype)}
 
 
 @TYPES
@@ -112,9 +109,7 @@ def test_both_paths_agree_for_every_combination_of_inputs(lead, queries, keys, w
     torch.manual_seed(len(lead))
     q, k, v = (torch.randn(*lead, n, 4) for n in (queries, keys, keys))
     heads = lead[-1:] or ()
-    bias = {"none": None, "shared": torch.randn(queries, keys), "by head": torch.randn(*heads, queries, keys)}[
-        with_bias
-    ]
+    bias = {"none": None, "shared": torch.randn(queries, keys), "by head": torch.randn(*heads, queries, keys)}[with_bias]
     first = lead[:1] + (1,) * len(lead[1:])  # one for each sentence, shared by its heads
     mask = {
         "none": None,

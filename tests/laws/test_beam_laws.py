@@ -68,9 +68,7 @@ class Beams:
         """Select beams: rows (R,), each its own sentence from now on, or (B, W)."""
         rows_flat = [pair for line in self.beams for pair in line]
         lines = rows[:, None] if rows.ndim == 1 else rows
-        return Beams(
-            self.model, reorder(self.state, rows), [[rows_flat[row] for row in line] for line in lines.tolist()]
-        )
+        return Beams(self.model, reorder(self.state, rows), [[rows_flat[row] for row in line] for line in lines.tolist()])
 
 
 def start(model: Transformer, seed: int, batch: int, s: int) -> Beams:
@@ -169,9 +167,7 @@ class Flat:
         return logits / 10, state
 
 
-def outputs(
-    model: Decoder, fraction: float, source: Tensor, limits: Tensor, width: int, **options
-) -> list[list[Hypothesis]]:
+def outputs(model: Decoder, fraction: float, source: Tensor, limits: Tensor, width: int, **options) -> list[list[Hypothesis]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "SHRINK", fraction)
         return [

@@ -103,9 +103,7 @@ def test_no_gradient_flows_from_a_position_to_later_tokens(model, seed, s, t, da
         logits = model(random_tokens(seed, 1, s), random_tokens(seed + 1, 1, t))
     finally:
         hook.remove()
-    (grad,) = torch.autograd.grad(
-        logits[:, at].square().sum(), outputs[-1]
-    )  # T5 embeds its source with the same table first
+    (grad,) = torch.autograd.grad(logits[:, at].square().sum(), outputs[-1])  # T5 embeds its source with the same table first
     reached = grad[0].abs().amax(-1) > 0
     assert reached.tolist() == [position <= at for position in range(t)]
 

@@ -89,9 +89,7 @@ def test_local_attention_equals_masked_global_attention(size, kernel, score, see
     q, k = layer.query_key(v).flatten(2)[..., None].chunk(2, 1)  # (B, H, Y · X, 1)
     v = v.flatten(2).unflatten(1, (2, 2)).transpose(2, 3)  # (B, H, Y · X, E)
     positions = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))
-    offset = (
-        positions - positions[:, None] + kernel // 2
-    )  # from each query to each key, 0 at the neighbourhood's corner
+    offset = positions - positions[:, None] + kernel // 2  # from each query to each key, 0 at the neighbourhood's corner
     near = ((offset >= 0) & (offset < kernel)).all(-1)
     index = (offset[..., 0] * kernel + offset[..., 1]).clamp(0, kernel**2 - 1)
     bias = layer.prior()[:, index]  # (H, Y · X, Y · X)
@@ -105,10 +103,7 @@ def test_local_attention_equals_masked_global_attention(size, kernel, score, see
 def test_shifting_and_gathering_give_the_same_output_and_gradients(size, kernel, stride, chunk, score):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_attention, "CHUNK", chunk)  # one head of one image per chunk, or several, or all
-        layer, x = (
-            relation(kernel=kernel, stride=stride, score=score),
-            torch.randn(3, 3, *size).double().requires_grad_(),
-        )
+        layer, x = (relation(kernel=kernel, stride=stride, score=score), torch.randn(3, 3, *size).double().requires_grad_())
         leaves = [x, *layer.parameters()]
         shifted = layer(x)
         weight = torch.randn_like(shifted)

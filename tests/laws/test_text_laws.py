@@ -178,8 +178,4 @@ def test_heads_of_the_first_block_initially_attend_to_neighbours():
 
 
 def test_heads_of_width_one_are_supported():
-    assert (
-        BERT(BERTConfig(vocab=9, dim=4, depth=1, heads=4, max_len=5))(torch.ones(1, 5, dtype=torch.long))
-        .isfinite()
-        .all()
-    )
+    assert BERT(BERTConfig(vocab=9, dim=4, depth=1, heads=4, max_len=5))(torch.ones(1, 5, dtype=torch.long)).isfinite().all()

@@ -58,9 +58,7 @@ def test_a_strided_1x1_convolution_equals_torch_s(stride):
     torch.testing.assert_close(fold_batch_norms(layer)(x), F.conv2d(x, layer.conv.weight, layer.conv.bias, stride))
 
 
-if (
-    __name__ == "__main__"
-):  # a child process of the test above: a kernel that overruns its buffer kills it, soon or late
+if __name__ == "__main__":  # a child process of the test above: a kernel that overruns its buffer kills it, soon or late
     torch.set_num_threads(1)
     for trial in range(240):
         check_gradients(channels=3 + trial % 4, outputs=(5, 8, 16)[trial % 3], seed=trial)

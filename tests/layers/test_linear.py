@@ -128,9 +128,7 @@ def test_some_rows_equal_those_of_torchs_layer(seed, width, outputs, rows, bias,
     seed=seeds, lead=st.lists(st.integers(1, 4), min_size=1, max_size=3), width=sizes, outputs=sizes,
     bias=st.booleans(), size=st.sampled_from([0.01, 1.0, 30.0]), middle=st.sampled_from([-3.0, 0.0, 3.0]),
 )  # fmt: skip
-def test_int8_outputs_are_within_the_rounding_error_of_weights_and_inputs(
-    seed, lead, width, outputs, bias, size, middle
-):
+def test_int8_outputs_are_within_the_rounding_error_of_weights_and_inputs(seed, lead, width, outputs, bias, size, middle):
     linear = layer(seed, width, outputs, bias, size)
     x = torch.randn(*lead, width) + middle
     x[..., 0] += 1  # so that inputs differ even if the width is one
@@ -194,9 +192,7 @@ with torch.no_grad():
 print(linear.to_int8(torch.nn.Sequential(layer))(torch.ones(1, 64)).tolist())
 """
 
-x86 = pytest.mark.skipif(
-    "fbgemm" not in torch.backends.quantized.supported_engines, reason="only the x86 engine has this limit"
-)
+x86 = pytest.mark.skipif("fbgemm" not in torch.backends.quantized.supported_engines, reason="only the x86 engine has this limit")
 
 
 @x86

@@ -41,11 +41,7 @@ def test_each_head_attends_to_its_offset_where_that_lies_on_the_grid():
 def test_every_weight_gets_a_gradient(heads):
     """Heads of width 6 hold no whole number of sinusoids; one head of 12 leaves half of the width to content."""
     torch.manual_seed(0)
-    attention, table, content = (
-        Attention(6 * max(2, heads), heads),
-        torch.zeros(12, 6 * max(2, heads)),
-        torch.ones(5, 12),
-    )
+    attention, table, content = (Attention(6 * max(2, heads), heads), torch.zeros(12, 6 * max(2, heads)), torch.ones(5, 12))
     init_local_heads([attention], table, [content], [3, 4], [(0, 1), (1, 0)], 4.0, 1.0)
     assert content[:, 6 if heads == 1 else 4 :].all()
     x = torch.randn(2, 12, table.shape[1])
@@ -59,17 +55,13 @@ def test_every_weight_gets_a_gradient(heads):
 @pytest.mark.parametrize("changes", [{}, {"pool": "mean"}, {"convs": [8, 16]}])
 def test_an_untrained_vit_attends_to_neighbouring_patches(changes):
     torch.manual_seed(0)
-    model = ViT(
-        ViTConfig(**{"image": 24, "patch": 4, "dim": 96, "depth": 2, "heads": 4, "classes": 5, **changes})
-    ).eval()
+    model = ViT(ViTConfig(**{"image": 24, "patch": 4, "dim": 96, "depth": 2, "heads": 4, "classes": 5, **changes})).eval()
     with watch(model) as attended, torch.no_grad():
         model(torch.randn(4, 3, 24, 24))
     [weights] = attended["blocks.0.attn"]  # (4, 4, T, T)
     weights = weights[..., -36:, -36:].unflatten(-1, (6, 6)).unflatten(-3, (6, 6))
     for head, (down, right) in enumerate(NEIGHBOURS[:4]):
-        neighbour = [
-            weights[:, head, row, column, row + down, column + right] for row in range(1, 5) for column in range(1, 5)
-        ]
+        neighbour = [weights[:, head, row, column, row + down, column + right] for row in range(1, 5) for column in range(1, 5)]
         assert float(torch.stack(neighbour).mean()) > 0.7  # of 36 positions
 
 

@@ -20,10 +20,7 @@ def test_the_first_positions_have_the_values_of_the_lecture():
 @law
 @given(length=st.integers(1, 60), dim=st.integers(1, 17))
 def test_the_table_is_the_papers_formula(length, dim):
-    wanted = [
-        [(math.cos if i % 2 else math.sin)(p / 10_000 ** ((i - i % 2) / dim)) for i in range(dim)]
-        for p in range(length)
-    ]
+    wanted = [[(math.cos if i % 2 else math.sin)(p / 10_000 ** ((i - i % 2) / dim)) for i in range(dim)] for p in range(length)]
     table = sinusoid(length, dim)
     assert table.shape == (length, dim)
     torch.testing.assert_close(table, torch.tensor(wanted), rtol=0, atol=1e-6)

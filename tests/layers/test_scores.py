@@ -15,9 +15,7 @@ def by_hand(score: Additive, q: torch.Tensor, k: torch.Tensor) -> list[list[floa
 
     def score_pair(a, b):
         hidden = [
-            math.tanh(
-                sum(x * y for x, y in zip(row_w, a, strict=True)) + sum(x * y for x, y in zip(row_u, b, strict=True))
-            )
+            math.tanh(sum(x * y for x, y in zip(row_w, a, strict=True)) + sum(x * y for x, y in zip(row_u, b, strict=True)))
             for row_w, row_u in zip(w, u, strict=True)
         ]
         return sum(x * y for x, y in zip(v[0], hidden, strict=True))

@@ -68,13 +68,7 @@ def both(**sizes: object) -> tuple[nn.Module, ResNet]:
     [
         {"layer_type": "bottleneck", "embedding_size": 8, "hidden_sizes": [16, 32, 32], "depths": [1, 2, 2]},
         {"layer_type": "basic", "embedding_size": 8, "hidden_sizes": [8, 16, 32], "depths": [2, 1, 2]},
-        {
-            "layer_type": "bottleneck",
-            "embedding_size": 16,
-            "hidden_sizes": [16, 32],
-            "depths": [1, 1],
-            "num_channels": 1,
-        },
+        {"layer_type": "bottleneck", "embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1], "num_channels": 1},
     ],
     ids=["bottleneck", "basic", "grey, no first shortcut"],
 )
@@ -139,9 +133,7 @@ def test_gated_attention_equals_a_loop_in_plain_python():
         for head in range(2):
             rows = slice(head * width, (head + 1) * width)
             power = [math.exp(q[rows, 3 * y + c] @ k[rows, j] / math.sqrt(width)) for j in range(6)]
-            mixed += [
-                sum(p * v[row, j] for j, p in enumerate(power)) / sum(power) for row in range(rows.start, rows.stop)
-            ]
+            mixed += [sum(p * v[row, j] for j, p in enumerate(power)) / sum(power) for row in range(rows.start, rows.stop)]
         wanted[b, :, y, c] += 0.7 * (layer.attn.out.weight @ torch.stack(mixed) + layer.attn.out.bias)
     torch.testing.assert_close(layer(x), wanted)
 
@@ -196,14 +188,9 @@ def test_the_memory_format_of_the_input_does_not_matter():
         torch.testing.assert_close(model.classifier(grid.mean((2, 3))), model(x))
 
 
-@pytest.mark.parametrize(
-    ("kernel", "stride", "side", "wanted"), [(3, 1, 7, 7), (3, 2, 7, 4), (1, 2, 8, 4), (7, 2, 9, 5)]
-)
+@pytest.mark.parametrize(("kernel", "stride", "side", "wanted"), [(3, 1, 7, 7), (3, 2, 7, 4), (1, 2, 8, 4), (7, 2, 9, 5)])
 def test_a_stride_keeps_the_first_position_and_every_other(kernel, stride, side, wanted):
-    assert ConvNorm(2, 4, kernel, stride)(torch.randn(2, 2, side, side + 1)).shape[2:] == (
-        wanted,
-        -(-(side + 1) // stride),
-    )
+    assert ConvNorm(2, 4, kernel, stride)(torch.randn(2, 2, side, side + 1)).shape[2:] == (wanted, -(-(side + 1) // stride))
 
 
 def test_each_stage_but_the_first_halves_the_grid():

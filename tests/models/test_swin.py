@@ -137,9 +137,7 @@ def test_logits_equal_hugging_face_s_on_images_of_any_size(known, tmp_path, vers
 )
 @pytest.mark.parametrize("size", [(32, 32), (10, 38)])
 def test_v2_uses_the_windows_of_its_training(known, tmp_path, changes, size):
-    theirs = with_large_weights(
-        transformers.Swinv2ForImageClassification(transformers.Swinv2Config(**{**SMALL, **changes}))
-    )
+    theirs = with_large_weights(transformers.Swinv2ForImageClassification(transformers.Swinv2Config(**{**SMALL, **changes})))
     torch.testing.assert_close(*both(theirs, imported(theirs, tmp_path), 2, 3, *size), **CLOSE)
 
 
@@ -208,10 +206,7 @@ def test_a_window_larger_than_the_grid_shrinks_and_uses_the_middle_of_its_table(
 @VERSIONS
 def test_inference_in_chunks_gives_the_same_logits(monkeypatch, version):
     monkeypatch.setattr(linear, "ONEDNN_MIN", 0)
-    model, x = (
-        with_large_weights(Swin(tiny(version))),
-        torch.randn(5, 3, 150, 142),
-    )  # large: one image per chunk
+    model, x = (with_large_weights(Swin(tiny(version))), torch.randn(5, 3, 150, 142))  # large: one image per chunk
     assert 75 * 71 > 4096
     training = model(x)
     with torch.inference_mode():
