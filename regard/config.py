@@ -17,9 +17,27 @@ import tomli_w
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 
-__all__ = ["STRICT", "DecodeConfig", "Family", "Learns", "Run", "TrainConfig", "build", "build_run", "check_model", "nearest",
-           "parse_value", "read_tables", "recipes", "require_divisible", "require_fraction", "require_max", "require_min",
-           "tasks_of", "to_toml"]  # fmt: skip
+__all__ = [
+    "STRICT",
+    "DecodeConfig",
+    "Family",
+    "Run",
+    "TaskSpec",
+    "TrainConfig",
+    "build",
+    "build_run",
+    "check_model",
+    "nearest",
+    "parse_value",
+    "read_tables",
+    "recipes",
+    "require_divisible",
+    "require_fraction",
+    "require_max",
+    "require_min",
+    "tasks_of",
+    "to_toml",
+]  # fmt: skip
 
 STRICT = ConfigDict(extra="forbid", strict=True)
 TOP_LEVEL = ("name", "task", "init", "untrained", "licence")  # keys outside any table
@@ -133,7 +151,7 @@ class Family(NamedTuple):
     kind: str
 
 
-class Learns(Protocol):
+class TaskSpec(Protocol):
     """What this file asks of a task."""
 
     @property
@@ -232,12 +250,12 @@ def _choose_size(model: Tables, wanted: str, families: Mapping[str, Family]) -> 
     model["size"] = wanted
 
 
-def tasks_of(family: Family, tasks: Mapping[str, Learns]) -> list[str]:
+def tasks_of(family: Family, tasks: Mapping[str, TaskSpec]) -> list[str]:
     """The tasks that a family learns, the default first."""
     return [name for name, task in tasks.items() if family.kind in task.kinds]
 
 
-def build_run(name: str, tables: Tables, families: Mapping[str, Family], tasks: Mapping[str, Learns], base: Any = None) -> Run:
+def build_run(name: str, tables: Tables, families: Mapping[str, Family], tasks: Mapping[str, TaskSpec], base: Any = None) -> Run:
     """Check the tables of a TOML file and make one frozen object of them; `base` is a model config to start from."""
     for table in tables:
         if table not in (*TABLES, *TOP_LEVEL):

@@ -21,7 +21,7 @@ DAY = 86_400  # seconds
 def cached(identity: Sequence[object], write: Callable[[Path], Mapping[str, object]]) -> Path:
     """The cache folder for `identity`; `write` fills a new one and returns its `about.json`, which marks it complete."""
     key = hashlib.sha256(json.dumps([FORMAT, *identity], default=str).encode()).hexdigest()[:24]
-    root = cache_folder() / "tokens"
+    root = cache_folder() / "stores"
     root.mkdir(parents=True, exist_ok=True)
     for stale in root.glob(".*"):  # left behind by a killed process
         with suppress(FileNotFoundError):  # another process may have just renamed it

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from regard.config import COUNTED, Family, Learns, Run, Tables, tasks_of
+from regard.config import COUNTED, Family, Run, Tables, TaskSpec, tasks_of
 from regard.models import load_weights, read_config
 from regard.run_folder import RunFolder
 
@@ -21,7 +21,7 @@ FREE = ("dropout", "attention_dropout", "drop_path")  # model keys that a fine-t
 NEW_HEAD = "classifier."  # weights that are always initialized anew
 
 
-def inherit(tables: Tables, changes: Iterable[str], families: Mapping[str, Family], tasks: Mapping[str, Learns],
+def inherit(tables: Tables, changes: Iterable[str], families: Mapping[str, Family], tasks: Mapping[str, TaskSpec],
             read: Callable[[Path], Run]) -> Any:  # fmt: skip
     """Put what `init` decides into the tables of a run; → the model config to start from.  `read` reads a run.toml."""
     init = RunFolder(str(tables["init"]))

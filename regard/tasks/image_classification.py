@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.config import Run
@@ -19,6 +18,7 @@ from regard.data.image.config import ImageData
 from regard.data.image.io import Bytes
 from regard.data.image.store import ImageDataset, prepare, read_split, read_square, resize_function, resize_side
 from regard.data.position import BatchStream, DataPosition
+from regard.tasks.loss import mixup_cross_entropy
 from regard.tasks.metrics import Score, classification_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task
 from regard.tasks.text_embedding import Prediction
@@ -86,12 +86,7 @@ class ImageClassifier:
 
 def image_class_loss(model: nn.Module, batch: ImageBatch, label_smoothing: float) -> tuple[Tensor, Tensor]:
     """Cross-entropy of the class of each image; of a mixture of two images, weighted by their parts."""
-    logits = model(batch.image)  # (B, classes)
-    first, second = (
-        F.cross_entropy(logits, label, reduction="none", label_smoothing=label_smoothing) for label in (batch.label, batch.other)
-    )
-    nll = F.cross_entropy(logits.detach(), batch.label, reduction="sum")
-    return (batch.part * first + (1 - batch.part) * second).sum(), nll
+    return mixup_cross_entropy(model(batch.image), batch.label, batch.other, batch.part, label_smoothing)
 
 
 def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> ImageDataset:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-__all__ = ["class_cross_entropy", "linear_cross_entropy"]
+__all__ = ["class_cross_entropy", "linear_cross_entropy", "mixup_cross_entropy"]
 
 ROWS = 512  # predictions whose logits are in memory at once
 
@@ -19,6 +19,17 @@ def class_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) 
     """Cross-entropy of classes: logits (N, C), labels (N,)."""
     nll = F.cross_entropy(logits.detach(), labels, reduction="sum")
     return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing), nll
+
+
+def mixup_cross_entropy(
+    logits: Tensor, labels: Tensor, others: Tensor, part: Tensor, label_smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """The same for mixtures of two images: `part` (N,) is of the class in `labels`, the rest of that in `others`."""
+    first, second = (
+        F.cross_entropy(logits, label, reduction="none", label_smoothing=label_smoothing) for label in (labels, others)
+    )
+    nll = F.cross_entropy(logits.detach(), labels, reduction="sum")
+    return (part * first + (1 - part) * second).sum(), nll
 
 
 def linear_cross_entropy(

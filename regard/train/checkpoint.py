@@ -6,7 +6,7 @@
                   state.json              the training state, and the sha256 of all three
 
 A checkpoint is written under a hidden name, flushed to the disk and renamed, so one that can be seen is complete.  If the disk
-damages it later the checksums tell, and the one before it is used.
+corrupts it later the checksums tell, and the one before it is used.
 """
 
 import hashlib

@@ -66,8 +66,8 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
     """
     files = RunFolder(folder, run.train.checkpoints)
     with joined(pick_device(run.train.device)) as world:
-        if not world.writes:
-            return _fit_beside(run, files, world)
+        if not world.is_main:
+            return _fit_worker(run, files, world)
         with files.locked():
             with files.removed_if_unused():
                 training = _begin(run, files, fresh, console or Console(stderr=True), world)
@@ -81,7 +81,7 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
                 return _finish(training, log, command or f"regard train {run.name}")
 
 
-def _fit_beside(run: Run, files: RunFolder, world: World) -> Done:
+def _fit_worker(run: Run, files: RunFolder, world: World) -> Done:
     """A further process: the same steps on other batches; it writes nothing."""
     world.wait()
     if not files.started:

@@ -24,7 +24,7 @@ class World(NamedTuple):
     size: int = 1
 
     @property
-    def writes(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process logs and saves."""
         return self.rank == 0
 

@@ -323,7 +323,7 @@ def test_without_torchrun_there_is_one_process_that_reduces_and_seeds_nothing(mo
     model(torch.ones(2)).sum().backward()
     before, grad = torch.get_rng_state(), model.weight.grad.clone()
     with joined(torch.device("cpu")) as world:
-        assert (world.rank, world.size, world.writes) == (0, 1, True)
+        assert (world.rank, world.size, world.is_main) == (0, 1, True)
         world.wait()
         world.seed(1, 1)
         assert world.all_reduce(model, 2.5, True) == [2.5, True]

@@ -170,7 +170,7 @@ def test_a_corpus_cut_off_while_it_was_encoded_is_encoded_again(tokenizer, cache
 
     with pytest.raises(KeyboardInterrupt):
         encode_pairs(cut, "the corpus", "x", tokenizer, 256)
-    assert os.listdir(cache / "tokens") == []
+    assert os.listdir(cache / "stores") == []
     assert put(PAIRS, tokenizer).pairs == 50
 
 
@@ -196,7 +196,7 @@ def test_progress_counts_pairs_read(tokenizer, monkeypatch):
 def test_a_corpus_without_a_pair_to_use_is_refused_with_the_reason(tokenizer, cache, pairs, message):
     with pytest.raises(ValueError, match=message):
         put(pairs, tokenizer, max_len=2)
-    assert os.listdir(cache / "tokens") == []
+    assert os.listdir(cache / "stores") == []
 
 
 def test_about_describes_the_store(tokenizer):
@@ -241,7 +241,7 @@ def test_a_class_never_seen_in_training_is_named_with_its_example(monkeypatch, c
         put_labels(TEXTS, ("no", "yes"))
     for word in ("'maybe'", "'10 11'", "a label never seen in training", "known are no, yes", "leave it out"):
         assert word in str(error.value)
-    assert os.listdir(cache / "tokens") == []
+    assert os.listdir(cache / "stores") == []
 
 
 def test_labelled_texts_are_encoded_anew_if_the_classes_are_others():
@@ -361,7 +361,7 @@ def test_a_text_cut_off_while_it_was_encoded_is_encoded_again(kinds, cache):
 
     with pytest.raises(KeyboardInterrupt):
         encode_text(cut, "the text", "text", kinds["bytes"])
-    assert os.listdir(cache / "tokens") == []
+    assert os.listdir(cache / "stores") == []
     found = put_text(STORY, kinds["bytes"])
     (found.folder / "about.json").unlink()
     assert isinstance(put_text(STORY, kinds["bytes"]), TextStore)
@@ -371,7 +371,7 @@ def test_a_text_cut_off_while_it_was_encoded_is_encoded_again(kinds, cache):
 def test_a_text_without_a_token_is_refused(kinds, cache, kind, pieces):
     with pytest.raises(ValueError, match="the text holds no text to use; give a file with text in it"):
         put_text(pieces, kinds[kind])
-    assert os.listdir(cache / "tokens") == []
+    assert os.listdir(cache / "stores") == []
 
 
 def test_progress_counts_tokens(kinds, monkeypatch):
