@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,20 +35,16 @@ def show(
 
     regard show runs/fashion-vit boot.png
     """
-    from regard.tasks.image_classification import ImageClassifier
-    from regard.tasks.image_generation import ImageGenerator
     from regard.tasks.load import load
     from regard.view.draw import check_file
 
     if out:
         check_file(out)
     predictor = load(run, device)
-    if isinstance(predictor, ImageGenerator):
+    show_input: dict[str, Callable[..., None]] = {"text": _show_text, "image": _show_image}
+    if predictor.INPUT not in show_input:
         raise ValueError(f"{run} generates images and takes none; see what it generates: regard generate {run} --out samples.png")
-    if isinstance(predictor, ImageClassifier):
-        _show_image(predictor, what, out, layer, head, beam)
-    else:
-        _show_text(predictor, what, out, layer, head, beam)
+    show_input[predictor.INPUT](predictor, what, out, layer, head, beam)
 
 
 def _show_text(predictor: "TextPredictor", text: str, out: Path | None, layer: int | None, head: int | None,

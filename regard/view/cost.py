@@ -14,7 +14,6 @@ from regard.layers.tap import watch
 from regard.models import FAMILIES
 from regard.models.bert import BERT
 from regard.models.gpt import GPT
-from regard.models.image_gpt import ImageGPT
 from regard.models.t5 import T5
 from regard.models.transformer import Transformer
 
@@ -83,7 +82,7 @@ def image_cost(family: str, config: Any) -> ImageCost:
     """
     with torch.device("meta"):
         model = FAMILIES[family].build(config).eval().requires_grad_(False)
-        gpt = isinstance(model, ImageGPT)
+        gpt = hasattr(model, "gpt")  # which reads pixels as tokens
         pixels = torch.ones(1, config.image**2, dtype=torch.long)
         images = pixels if gpt else torch.empty(1, config.channels, config.image, config.image)
     with torch.no_grad(), torch.device("meta"):

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, singledispatch
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from regard.data.files import write_atomic
 from regard.layers.tap import watch
-from regard.models.lrnet import LocalRelation
-from regard.models.swin import Swin, attention_received
-from regard.models.vit import ViT
+from regard.models.lrnet import LocalRelation, LRNet
+from regard.models.swin import Block, Swin, attention_received
 from regard.tasks.image_classification import ImageClassifier
 from regard.view.draw import check_file, new_figure, palette, save
 from regard.view.maps import require_index
@@ -84,7 +83,8 @@ def map_image_attention(classifier: ImageClassifier, image: str | Path | npt.NDA
     maps = _to_grid(model, name, weights, grids)  # (H, Y, X)
     require_index("head", head, len(maps), f"layer {layer}")
     panels = [Panel(f"head {n}", grid.tolist()) for n, grid in enumerate(maps, 1) if head in (None, n)]
-    if isinstance(model, ViT):  # whose layers all have the same tokens
+    if hasattr(model, "blocks") and all(w.shape == (1, w.shape[1], weights.shape[-1], weights.shape[-1]) for _, w in layers):
+        # every layer attends among the same tokens
         through = rollout([weights[0] for _, weights in layers[:layer]])  # (T, T)
         panels.insert(0, Panel(f"rollout to layer {layer}", _to_grid(model, name, through[None, None], grids)[0].tolist()))
     queries = "attention of the class token" if _has_class_token(model) else "mean attention of all positions"
@@ -127,20 +127,27 @@ def _record_grids(model: nn.Module) -> Iterator[dict[str, tuple[int, int]]]:
             hook.remove()
 
 
+@singledispatch
 def _to_grid(model: nn.Module, name: str, weights: Tensor, grids: Mapping[str, tuple[int, int]]) -> Tensor:
     """The weights of one layer on the grid of its keys: (H, Y, X), as fractions of one."""
-    module = model.get_submodule(name)
-    if isinstance(module, LocalRelation):  # add each neighbourhood where it was taken
-        kernel, stride = module.kernel, module.stride
-        received = F.fold(weights[0].transpose(1, 2), grids[name], kernel, padding=kernel // 2, stride=stride)
-        return received[:, 0] / weights.shape[2]
-    if isinstance(model, Swin):
-        block: Any = model.get_submodule(name.removesuffix(".attn"))
-        side = model.config.image
-        grid = model.grids(side, side)[int(name.split(".")[1])]
-        return attention_received(weights, block, *grid)[0] / math.prod(grid)
     received = weights[0, :, 0, 1:] if _has_class_token(model) else weights[0].mean(1)  # (H, K)
     return received.unflatten(1, (math.isqrt(received.shape[1]), -1))  # images are square, and so are their grids
+
+
+@_to_grid.register
+def _(model: LRNet, name: str, weights: Tensor, grids: Mapping[str, tuple[int, int]]) -> Tensor:
+    """Add each neighbourhood where it was taken."""
+    layer = cast(LocalRelation, model.get_submodule(name))
+    received = F.fold(weights[0].transpose(1, 2), grids[name], layer.kernel, padding=layer.kernel // 2, stride=layer.stride)
+    return received[:, 0] / weights.shape[2]
+
+
+@_to_grid.register
+def _(model: Swin, name: str, weights: Tensor, grids: Mapping[str, tuple[int, int]]) -> Tensor:
+    """Put the windows back in place."""
+    block, side = cast(Block, model.get_submodule(name.removesuffix(".attn"))), model.config.image
+    grid = model.grids(side, side)[int(name.split(".")[1])]
+    return attention_received(weights, block, *grid)[0] / math.prod(grid)
 
 
 def to_file(attention: ImageMap, file: Path) -> list[str]:
