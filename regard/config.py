@@ -1,7 +1,7 @@
 """TOML and `key=value` → one frozen `Run(model, data, train, decode)`.
 
 A config is data: frozen, flat, checked once.  A mistyped key is answered in one line that names the nearest known key.  Configs
-of models and of data stand beside these; this file gets them in tables of families and of tasks.
+of models and of data are defined with their models and data; this file gets them in tables of families and of tasks.
 """
 
 import dataclasses
@@ -200,8 +200,6 @@ def read_tables(what: str | Path, changes: Iterable[str], families: Mapping[str,
         raise ValueError(f"{path} is not TOML: {error}") from None
     if not tables:
         raise ValueError(f"{path} is empty; wanted tables such as [model], [data], [train]")
-    if path.name == "run.toml" and "decode" not in tables:  # the last table
-        raise ValueError(f"{path} is cut short: it has no table [decode]; restore the file, or train again")
     for change in sorted(changes, key=lambda change: not change.startswith("model=")):  # a model before its keys
         _change(tables, change, families)
     return path.stem, tables
@@ -275,11 +273,11 @@ def build_run(name: str, tables: Tables, families: Mapping[str, Family], tasks: 
     size = str(model.pop("size", default)).removeprefix(f"{family_name}-")
     if size not in family.sizes:
         raise ValueError(f"unknown model.size {size!r}{nearest(size, family.sizes)}; sizes are {', '.join(family.sizes)}")
-    learnt = tasks_of(family, tasks)
-    task = str(tables.get("task", learnt[0]))
-    if task not in learnt:
-        near = nearest(task, learnt)
-        raise ValueError(f"a {family_name} does not learn task {task!r}{near}; it learns {', '.join(learnt)}")
+    supported = tasks_of(family, tasks)
+    task = str(tables.get("task", supported[0]))
+    if task not in supported:
+        near = nearest(task, supported)
+        raise ValueError(f"a {family_name} does not learn task {task!r}{near}; it learns {', '.join(supported)}")
     if "vocab" in model:
         raise ValueError("model.vocab is counted from the tokenizer; set data.vocab instead")
     base = family.sizes[size] if base is None else base

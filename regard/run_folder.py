@@ -2,7 +2,7 @@
 
     config.json           the model's family and sizes, and the format of the folder
     run.toml              the whole run; written last, so a folder that has it can be resumed
-    model.safetensors     the newest weights; at the end the best
+    model.safetensors     the newest weights; at the end the average of the last checkpoints, if that is better
     tokenizer.json        of a model that reads text
     labels.txt            a class name a line, of a classifier
     README.md             the model card
@@ -15,6 +15,7 @@ safetensors, JSON and TOML only: nothing that is loaded can run code.  Nothing i
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ FORMAT = 3  # raised when an older regard could not read what a newer one writes
 DESCRIPTION = ("model_type", "regard_version", "format")  # keys of config.json that are not the model's own
 FILES = ("run.toml", "config.json", "model.safetensors", "labels.txt", "README.md", "log.jsonl", "tokenizer.json")
 PARTS = {".lock", ".tokenizer.part"}  # present before a training has begun
+STEP = re.compile(r"step-\d{8,}")  # names of checkpoints
 
 
 class Checkpoint:
@@ -45,20 +47,26 @@ class Checkpoint:
 
 
 class RunFolder:
-    """The files of one run; `checkpoints` may be a folder elsewhere (`train.checkpoints`)."""
+    """The files of one run; with `checkpoints` (`train.checkpoints`) its checkpoints are in a folder of its name in there."""
 
     def __init__(self, path: str | Path, checkpoints: str = ""):
-        self.path = Path(path)
+        self.path, self.created = Path(path), False
         self.config, self.run, self.weights = self.path / FILES[1], self.path / FILES[0], self.path / FILES[2]
         self.labels, self.card, self.log, self.tokenizer = (self.path / name for name in FILES[3:])
         self.events = self.path / "events"
-        self.checkpoints = Path(checkpoints).expanduser() if checkpoints else self.path / "checkpoints"
+        self.checkpoints = Path(checkpoints).expanduser() / self.path.resolve().name if checkpoints else self.path / "checkpoints"
+        self.part_checkpoint = Checkpoint(self.checkpoints / ".part")  # one that is being written
         self.new_tokenizer = self.path / ".tokenizer.part"  # until the data is known to be usable
 
     @property
     def started(self) -> bool:
         """Whether a training has begun here."""
         return self.run.exists()
+
+    @staticmethod
+    def holds(file: Path) -> bool:
+        """Whether a TOML file is that of a started run."""
+        return file.name == FILES[0] and RunFolder(file.parent).config.exists()
 
     @property
     def neighbours(self) -> list[str]:
@@ -122,7 +130,7 @@ class RunFolder:
 
     def saved(self) -> list[Checkpoint]:
         """All checkpoints, oldest first."""
-        return [Checkpoint(path) for path in sorted(self.checkpoints.glob("step-*"))]
+        return [Checkpoint(path) for path in sorted(self.checkpoints.glob("step-*")) if STEP.fullmatch(path.name)]
 
     def checkpoint(self, step: int) -> Checkpoint:
         """The checkpoint of a step, whether it exists or not."""
@@ -141,17 +149,23 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Create the folder and keep other trainings out of it and of its checkpoints; a killed process frees its locks."""
+        self.created = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
-        self._refuse_links()
         with _lock(self.path):
+            self._refuse_links()
             for part in self.path.glob(".*.part"):  # left by a killed process
                 part.unlink()
-            if self.checkpoints.parent == self.path:
-                yield
-                return
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            with _lock(self.checkpoints):
-                yield
+            if self.checkpoints.parent != self.path:
+                self._claim_checkpoints()
+            yield
+
+    def _claim_checkpoints(self) -> None:
+        """Refuse a folder of checkpoints that belongs to another run."""
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        owner, here = self.checkpoints / ".run", str(self.path.resolve())
+        if owner.exists() and (other := owner.read_text(encoding="utf-8")) != here:
+            raise ValueError(f"{self.checkpoints} holds the checkpoints of {other}; choose another train.checkpoints, or --out")
+        write_atomic(owner, here.encode())
 
     @contextmanager
     def removed_if_unused(self) -> Iterator[None]:
@@ -159,8 +173,8 @@ class RunFolder:
         try:
             yield
         except BaseException:
-            if {file.name for file in self.path.iterdir()} <= PARTS:
-                shutil.rmtree(self.path)
+            if self.created and {file.name for file in self.path.iterdir()} <= PARTS:
+                shutil.rmtree(self.path, ignore_errors=True)
             raise
 
     def _refuse_links(self) -> None:

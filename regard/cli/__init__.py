@@ -107,5 +107,5 @@ def _one_line(mistake: Exception) -> str | None:
         if mistake.errno in (errno.ENOSPC, errno.EDQUOT):
             resume = ", then continue with --resume: the last checkpoint is complete" if "train" in sys.argv[1:2] else ""
             remedy = f"free some space{resume}"
-        return f"{mistake.strerror}{f': {mistake.filename}' if mistake.filename else ''}; {remedy}"
+        return f"{mistake.strerror or mistake}{f': {mistake.filename}' if mistake.filename else ''}; {remedy}"
     return None

@@ -6,6 +6,7 @@ from typing import Any
 
 from regard.config import Run, Tables, build_run, read_tables
 from regard.models import FAMILIES
+from regard.run_folder import RunFolder
 from regard.tasks import (
     finetuning,
     image_classification,
@@ -19,8 +20,6 @@ from regard.tasks import (
 from regard.tasks.task import Task
 
 __all__ = ["TASKS", "make_run", "read_run", "run_name", "task_of"]
-
-STARTED = "run"  # the name of run.toml: of a run that has taken over all that `init` decides
 
 TASKS: dict[str, Task[Any, Any, Any, Any]] = {
     "translation": translation.TASK,
@@ -40,9 +39,13 @@ def task_of(run: Run) -> Task[Any, Any, Any, Any]:
 
 def read_run(what: str | Path, changes: Iterable[str] = ()) -> Run:
     """Read a recipe by name, or a TOML file, and put `table.key=value` changes on top."""
-    changes = tuple(changes)
+    changes, file = tuple(changes), Path(what)
     name, tables = read_tables(what, changes, FAMILIES)
-    return build_run(name, tables, FAMILIES, TASKS) if name == STARTED else make_run(name, tables, changes)
+    if not RunFolder.holds(file):
+        return make_run(name, tables, changes)
+    if "decode" not in tables:  # the last table
+        raise ValueError(f"{file} is cut short: it has no table [decode]; restore the file, or train again")
+    return build_run(name, tables, FAMILIES, TASKS)  # a started run has taken over all that `init` decides
 
 
 def run_name(what: str | Path, changes: Iterable[str] = ()) -> str:

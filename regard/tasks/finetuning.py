@@ -28,8 +28,8 @@ def inherit(tables: Tables, changes: Iterable[str], families: Mapping[str, Famil
     family, config = read_config(init.path)
     model, default = tables.get("model", {}), families[family].sizes
     own = str(model.get("family", "transformer"))
-    learnt = tasks_of(families[own], tasks) if own in families else []
-    task = str(tables.get("task", learnt[0] if learnt else ""))
+    supported = tasks_of(families[own], tasks) if own in families else []
+    task = str(tables.get("task", supported[0] if supported else ""))
     if family != own and task not in tasks_of(families[family], tasks):
         raise ValueError(f"init={init.path} is a {family}, the recipe trains a {own}; start from a {own}")
     inherited = tasks[task].data.INHERITED if task in tasks else ()  # type: ignore[attr-defined]
@@ -41,7 +41,8 @@ def inherit(tables: Tables, changes: Iterable[str], families: Mapping[str, Famil
     tables["model"] = {"family": family, **{key: model[key] for key in FREE if key in model}}
     decided = {key: getattr(config if key in COUNTED else before.data, key) for key in inherited}
     tables["data"] = {**tables.get("data", {}), **decided}
-    tables["untrained"] = [head for head in before.untrained if head not in tasks[task].trains]  # type: ignore[attr-defined]
+    trained = tasks[task].trains if task in tasks else ()  # type: ignore[attr-defined]
+    tables["untrained"] = [head for head in before.untrained if head not in trained]
     usual = default.get(str(model.get("size", "")), default.get("base", next(iter(default.values()))))
     return dataclasses.replace(config, **{key: getattr(usual, key) for key in (*FREE, "classes") if hasattr(config, key)})
 

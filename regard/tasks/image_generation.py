@@ -108,6 +108,6 @@ TASK: Task[CausalModel, ImageDataset, WindowBatch, ImageGenerator] = Task(
     loss=next_token_loss,
     predictor=lambda model, run, tokenizer, labels: ImageGenerator(model, run),
     score=_score,
-    batch_text=lambda run: f"{run.train.batch_size * run.train.accumulate:,} images",
+    batch_text=lambda run, batches: f"{run.train.batch_size * batches:,} images",
     unit="pixel",
 )

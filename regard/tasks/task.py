@@ -38,7 +38,7 @@ class Dataset(Protocol):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Class names by index; empty if no classes are learnt."""
+        """Class names by index; empty if no classes are learned."""
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -67,12 +67,12 @@ class ScoreOptions:
 
 Model = TypeVar("Model")
 Data = TypeVar("Data", bound=Dataset)
-Made = TypeVar("Made", bound=Batch)
+BatchT = TypeVar("BatchT", bound=Batch)
 Predictor = TypeVar("Predictor")
 
 
 @dataclass(frozen=True)
-class Task(Generic[Model, Data, Made, Predictor]):
+class Task(Generic[Model, Data, BatchT, Predictor]):
     """One kind of learning."""
 
     name: str
@@ -80,15 +80,15 @@ class Task(Generic[Model, Data, Made, Predictor]):
     data: type  # config class of its data
     card: Card
     prepare: Callable[[Run, Path, Report, Progress], Data]  # finds and encodes the data; the path is of the tokenizer
-    batches: Callable[[Run, Data, DataPosition], BatchStream[Made]]  # endless; makes a batch when called
-    validation: Callable[[Run, Data], Iterator[Made]]  # every validation example once
-    loss: Callable[[Model, Made, float], tuple[Tensor, Tensor]]  # (model, batch, label_smoothing) → two sums, see `loss.py`
+    batches: Callable[[Run, Data, DataPosition], BatchStream[BatchT]]  # endless; makes a batch when called
+    validation: Callable[[Run, Data], Iterator[BatchT]]  # every validation example once
+    loss: Callable[[Model, BatchT, float], tuple[Tensor, Tensor]]  # (model, batch, label_smoothing) → two sums, see `loss.py`
     predictor: Callable[[nn.Module, Run, Any, tuple[str, ...]], Predictor]  # (model, run, tokenizer, labels)
     score: Callable[[Predictor, str, ScoreOptions], list[Score]]  # of a split by name, or a file
     samples: Callable[[Predictor, Data], list[str]] = lambda predictor, dataset: []  # lines shown at every evaluation
     check: Callable[[Run, Model], None] = lambda run, model: None  # refuses a model that does not fit the data
     advice: Callable[[Run, int], str] = lambda run, batches: ""  # before training, given the batches of a step
-    batch_text: Callable[[Run], str] = lambda run: f"{run.train.batch_tokens * run.train.accumulate:,} tokens"
+    batch_text: Callable[[Run, int], str] = lambda run, batches: f"{run.train.batch_tokens * batches:,} tokens"  # of a step
     unit: str = "token"  # one prediction
     trains: tuple[str, ...] = ()  # heads of the model that it trains, among those that imports may lack
     scored_by_search: bool = False  # whether beam size and length penalty matter to its scores

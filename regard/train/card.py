@@ -12,7 +12,7 @@ __all__ = ["card"]
 
 
 def card(run: Run, *, version: str, command: str, parameters: int, minutes: float, steps: int, loss: float,
-         scores: Sequence[Score]) -> str:  # fmt: skip
+         scores: Sequence[Score], batches: int) -> str:  # fmt: skip
     """Markdown with the front matter that model hubs read."""
     task, data = task_of(run), run.data
     pairs = SOURCES[data.source].pairs if data.source in SOURCES else ()
@@ -21,7 +21,7 @@ def card(run: Run, *, version: str, command: str, parameters: int, minutes: floa
         "data": (data.source or data.train) + (" (lower-cased, tokenized text)" if getattr(data, "text", "raw") == "tok" else ""),
         "licence of the data": run.licence or licence_of(data),
         "parameters": f"{parameters:,}",
-        "trained for": f"{steps:,} steps of up to {task.batch_text(run)}, {minutes:.1f} minutes",
+        "trained for": f"{steps:,} steps of up to {task.batch_text(run, batches)}, {minutes:.1f} minutes",
         **({"initialized from": run.init} if run.init else {}),
         "validation loss": f"{loss:.4f} nats per {task.unit}",
     }

@@ -43,7 +43,7 @@ def save(
 ) -> Checkpoint:  # fmt: skip
     """Write a checkpoint of the state's step, make its weights those of the run, and delete old checkpoints."""
     files.checkpoints.mkdir(parents=True, exist_ok=True)
-    final, part = files.checkpoint(state.step), Checkpoint(files.checkpoints / ".part")
+    final, part = files.checkpoint(state.step), files.part_checkpoint
     shutil.rmtree(part.path, ignore_errors=True)
     part.path.mkdir()
     try:
@@ -63,18 +63,18 @@ def save(
         shutil.rmtree(part.path, ignore_errors=True)  # gives a full disk its space back
         raise
     files.publish(final.weights)
-    prune(files, keep, every)
+    prune(files, keep, every, state.step)
     return final
 
 
-def prune(files: RunFolder, keep: int, every: int) -> None:
-    """Delete checkpoints no longer needed.
+def prune(files: RunFolder, keep: int, every: int, newest: int) -> None:
+    """Delete checkpoints no longer needed; those after the step `newest` are damaged ones, which are left alone.
 
     One whose step is no multiple of `every` was made by Ctrl-C: it goes once it is not the newest, so that the average at the end
-    is over the same checkpoints as if nobody had interrupted.
+    is over the same checkpoints as in an uninterrupted run.
     """
     age = 0
-    for old in reversed(files.saved()):
+    for old in reversed([saved for saved in files.saved() if saved.step <= newest]):
         if age and (old.step % every or (age >= keep and age >= RESUMABLE)):
             shutil.rmtree(old.path)
             continue

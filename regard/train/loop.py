@@ -23,7 +23,7 @@ from torch import nn
 from regard.config import Run, to_toml
 from regard.data.files import write_atomic
 from regard.data.position import DataPosition
-from regard.models import FAMILIES, load_weights, read_config
+from regard.models import FAMILIES, load_weights, read_config, saved_tensors, state_tensors
 from regard.run_folder import RunFolder
 from regard.tasks import task_of
 from regard.tasks.finetuning import copy_tokenizer, load_init_weights
@@ -41,7 +41,7 @@ from regard.version import VERSION
 
 __all__ = ["Done", "Interrupted", "fit"]
 
-WORSE = 0.02  # relative rise of the validation loss above its lowest that is pointed out at the end
+WORSE = 0.02  # relative rise of the validation loss above its lowest that is reported at the end
 Report = Callable[..., None]
 
 
@@ -64,7 +64,9 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
 
     With `fresh` an earlier run in the folder is deleted, once the new one's data has been checked.
     """
-    files = RunFolder(folder, run.train.checkpoints)
+    elsewhere = str(Path(run.train.checkpoints).expanduser().resolve()) if run.train.checkpoints else ""
+    run = dataclasses.replace(run, train=dataclasses.replace(run.train, checkpoints=elsewhere))
+    files = RunFolder(folder, elsewhere)
     with joined(pick_device(run.train.device)) as world:
         if not world.is_main:
             return _fit_worker(run, files, world)
@@ -127,11 +129,12 @@ class _Training:
 
 def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: World) -> _Training:
     """Data, model, optimizer: each a function of the run and its seed."""
-    resuming = files.started and not fresh
+    begun = bool(files.saved()) or files.weights.exists()  # else it was stopped before its first checkpoint, and starts over
+    resuming = not world.is_main or (files.started and begun and not fresh)
     report = partial(console.print, soft_wrap=True, highlight=False, markup=False)
     device, task = pick_device(run.train.device), task_of(run)
 
-    # 1) A run that goes on keeps its model; a fine-tuned one takes its tokenizer from another run.
+    # 1) A resumed run keeps its model; a fine-tuned one takes its tokenizer from another run.
     if resuming:
         family, config = read_config(files.path)  # refuses a folder of another version
         run = dataclasses.replace(run, family=family, model=config)
@@ -145,7 +148,8 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
     with console.status("") as status:
         dataset = task.prepare(run, tokenizer, report, lambda what, done: status.update(f"{what}: {done:,}"))
     if not resuming:
-        counted = {"vocab": dataset.tokenizer.vocab} if dataset.tokenizer and not run.init else {}
+        vocab = read_config(Path(run.init))[1].vocab if run.init and dataset.tokenizer else None
+        counted = {"vocab": vocab or dataset.tokenizer.vocab} if dataset.tokenizer else {}
         counted |= {"classes": len(dataset.labels)} if dataset.labels else {}
         run = dataclasses.replace(run, model=dataclasses.replace(run.model, **counted))
 
@@ -183,6 +187,9 @@ def _resume(training: _Training) -> None:
     """Go back to where an earlier training stopped, if there was one."""
     found = checkpoint.newest(training.files, training.report)
     if found is None:
+        if training.files.weights.exists():
+            raise ValueError(f"{training.files.path} holds a model, but {training.files.checkpoints} no checkpoint of it; restore "
+                             f"them, or start over with --fresh")  # fmt: skip
         return
     saved, state = found
     if state.data != training.state.data:
@@ -190,17 +197,18 @@ def _resume(training: _Training) -> None:
                          f"over with --fresh")  # fmt: skip
     checkpoint.restore(saved, training.model, training.optimizer, training.ema)
     if state.machine != training.state.machine:
-        training.report(f"was trained on {state.machine}, goes on with {training.state.machine}: the last bits may differ")
+        training.report(f"was trained on {state.machine}, resumes on {training.state.machine}: the last bits may differ")
     training.state = dataclasses.replace(state, machine=training.state.machine)
     training.report(f"resumed at step {state.step:,}")
 
 
 def _loop(training: _Training, log: Log | None) -> None:
-    """The loop of the figure above; without a log, that of a process beside the first."""
+    """The loop of the figure above; without a log, that of a worker process."""
     t, state, model, optimizer, world = (training.run.train, training.state, training.model, training.optimizer, training.world)
     task, report = training.task, training.report
     stream = task.batches(training.run, training.dataset, state.position)
     began = time.monotonic() - state.seconds
+    world.copy_from_main(state_tensors(model).values())
     model.train()
     with progress_bar(training.console, training.run.name, t.steps, state.step) as bar, stop_on_signal(world) as stop:
         since, predictions, loss_sum = time.monotonic(), 0, 0.0
@@ -225,8 +233,8 @@ def _loop(training: _Training, log: Log | None) -> None:
             loss_sum += nll
             norm = float(nn.utils.clip_grad_norm_(model.parameters(), t.clip_norm or math.inf))
             if not math.isfinite(loss_sum + norm):  # before it reaches the weights, and so a checkpoint
-                raise ValueError(f"the loss is {loss_sum / tokens:.3g} and its gradient {norm:.3g} at step {state.step}; "
-                                 f"go on with --resume and a lower train.lr than {t.lr}")  # fmt: skip
+                raise ValueError(f"the loss is {nll / tokens:.3g} and its gradient {norm:.3g} at step {state.step}; "
+                                 f"continue with --resume and a lower train.lr than {t.lr}")  # fmt: skip
 
             # 3) One step of the optimizer.
             lr = learning_rate(state.step, t)
@@ -267,7 +275,7 @@ def _loop(training: _Training, log: Log | None) -> None:
             since += time.monotonic() - paused
             if asked or (saving and stop and world.size == 1):  # a later request is met at the next step
                 world.wait()  # until it is saved: torchrun ends all once one has ended
-                raise Interrupted(f"stopped at step {state.step:,}, saved in {training.files.path}; go on with --resume")
+                raise Interrupted(f"stopped at step {state.step:,}, saved in {training.files.path}; continue with --resume")
     if state.stopped_early(t.patience):
         report(f"stopped early at step {state.step:,}: {t.patience} evaluations without a lower validation loss")
 
@@ -286,7 +294,7 @@ def _finish(training: _Training, log: Log, command: str) -> Done:
     scores = task.score(training.predictor(), "valid", ScoreOptions(limit=task.score_limit))
     minutes = state.seconds / 60
     text = card(run, version=VERSION, command=command, parameters=_parameters(training.model), minutes=minutes, steps=state.step,
-                loss=loss, scores=scores)  # fmt: skip
+                loss=loss, scores=scores, batches=run.train.accumulate * training.world.size)  # fmt: skip
     write_atomic(training.files.card, text.encode())
     log.write(state.step, final_loss=loss, minutes=minutes, **{score.name: score.value for score in scores})
     return Done(training.files.path, state.step, loss, minutes, scores)
@@ -299,7 +307,7 @@ def _parameters(model: nn.Module) -> int:
 def _average(training: _Training) -> float:
     """Average the last checkpoints, if that lowers the validation loss, and leave the better weights in the model."""
     files, t = training.files, training.run.train
-    checkpoint.prune(files, t.average, t.save_every)  # if a kill came before it
+    checkpoint.prune(files, t.average, t.save_every, training.state.step)  # if a kill came before it
     weights = checkpoint.intact_weights(files, training.report)[-t.average :]
     last = training.validation_loss()
     if training.ema is not None:
@@ -307,6 +315,7 @@ def _average(training: _Training) -> float:
         training.ema = None
     if len(weights) < 2:
         return last
+    trained = to_bytes(saved_tensors(training.model))
     write_atomic(files.weights, to_bytes(checkpoint.average(weights)))
     load_weights(training.model, files.weights)
     mean = training.validation_loss()
@@ -315,13 +324,13 @@ def _average(training: _Training) -> float:
         f"validation loss {last:.4f} of the last checkpoint, {mean:.4f} of the average of {len(weights)}: kept the {kept}"
     )
     if kept == "last":
-        load_weights(training.model, weights[-1])
-        write_atomic(files.weights, weights[-1].read_bytes())
+        write_atomic(files.weights, trained)
+        load_weights(training.model, files.weights)
     return min(mean, last)
 
 
 def _show_samples(training: _Training) -> None:
-    """A few validation examples, and what the model makes of them by now."""
+    """Show the model's output on a few validation examples."""
     training.model.eval()
     with training.averaged():
         for line in training.task.samples(training.predictor(), training.dataset):

@@ -5,14 +5,14 @@ processes do what one does with `train.accumulate` n times as large.  The first 
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 __all__ = ["World", "first_process", "joined"]
 
@@ -53,6 +53,11 @@ class World(NamedTuple):
         message = _scalar(count)
         dist.all_reduce(message)
         return round(message.item())
+
+    def copy_from_main(self, tensors: Iterable[Tensor]) -> None:
+        """Start from the weights of the first process: another machine may initialize other ones."""
+        for tensor in tensors if self.size > 1 else ():
+            dist.broadcast(tensor.data, 0)
 
     def all_reduce(self, model: nn.Module, *values: float) -> list[float]:
         """Sum gradients and values over all processes in one message."""

@@ -1,22 +1,34 @@
-"""Resume: a run folder goes on with the model and the data it was started with; train and decode keys may change."""
+"""Resume: a run continues with its model, data and optimizer; other train and decode keys may change."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
-from regard.config import COUNTED, Run
+from regard.config import COUNTED, Run, read_tables
+from regard.models import FAMILIES
 from regard.run_folder import RunFolder
 from regard.tasks import read_run, run_name
 
 __all__ = ["resumed_run"]
 
+FIXED = ("train.optimizer", "train.checkpoints")  # whose state, and whose checkpoints, the run continues with
+
 
 def resumed_run(what: str, changes: Sequence[str], files: RunFolder) -> Run:
-    """The run of a folder with the `train.` and `decode.` changes on top; a model or data key that differs is refused by name."""
+    """The run of a folder with `train.` and `decode.` keys of the command, and of the user's own TOML file, on top.
+
+    A model or data key that differs is refused by name.
+    """
     stored = read_run(files.run)
     _compare(files, "name", run_name(what, changes), stored.name)
     keys = [change.partition("=")[0] for change in changes]
     fine_tuned = stored.init or "init" in keys
+    own = what.endswith(".toml") and not fine_tuned and not RunFolder.holds(Path(what))
     asked = read_run(files.run if fine_tuned else what, changes)  # the run that `init` names may be gone
+    if own:
+        _, tables = read_tables(what, changes, FAMILIES)
+        keys += [f"{table}.{key}" for table in ("model", "data") for key in tables.get(table, ())]
     for key in keys:
         table, _, name = key.partition(".")
         if key in ("model", "model.size"):  # a whole model: all that the data does not decide
@@ -25,12 +37,19 @@ def resumed_run(what: str, changes: Sequence[str], files: RunFolder) -> Run:
                 _compare(files, f"model.{field}", getattr(asked.model, field), getattr(stored.model, field))
         elif key == "model.family" or not name:
             _compare(files, key, getattr(asked, name or key), getattr(stored, name or key))
-        elif table in ("model", "data") and name not in COUNTED[1:]:
+        elif (table in ("model", "data") and name != "classes") or key in FIXED:
             _compare(files, key, getattr(getattr(asked, table), name), getattr(getattr(stored, table), name))
+    if own:
+        return dataclasses.replace(stored, train=asked.train, decode=asked.decode)
     return read_run(files.run, [change for change in changes if change.startswith(("train.", "decode."))])
 
 
 def _compare(files: RunFolder, key: str, asked: object, stored: object) -> None:
-    if asked != stored:
+    if asked != stored and not (isinstance(asked, str) and isinstance(stored, str) and _absolute(asked) == _absolute(stored)):
         raise ValueError(f"{files.path} was trained with {key}={stored}, {key}={asked} was asked for; --resume may change train "
                          f"and decode keys only: leave {key} out, or start over with --fresh")  # fmt: skip
+
+
+def _absolute(path: str) -> str:
+    """A path, spelled one way; other strings stay different."""
+    return os.path.abspath(os.path.expanduser(path)) if path else ""

@@ -1,4 +1,4 @@
-"""What a checkpoint remembers of a training, beside weights and moments."""
+"""The training state that a checkpoint saves, besides weights and moments."""
 
 import dataclasses
 import math
