@@ -118,11 +118,8 @@ class RunFolder:
         """
         for file in (self.run, self.config, self.weights, self.labels, self.card, self.log):
             file.unlink(missing_ok=True)
-        for checkpoint in self.saved():
-            shutil.rmtree(checkpoint.path)
-        _remove_folder(self.events)
-        if self.checkpoints.parent == self.path:
-            _remove_folder(self.checkpoints)
+        for folder in (*(checkpoint.path for checkpoint in self.saved()), self.part_checkpoint.path, self.events):
+            shutil.rmtree(folder, ignore_errors=True)
         if text:
             os.replace(self.new_tokenizer, self.tokenizer)
         if labels:
@@ -187,14 +184,6 @@ class RunFolder:
             if file.is_symlink() and not file.resolve().is_relative_to(home):
                 where = "; for checkpoints on another disk use train.checkpoints=FOLDER" if file == self.checkpoints else ""
                 raise ValueError(f"{file} is a link that leads out of the run folder, to {file.resolve()}; remove it{where}")
-
-
-def _remove_folder(folder: Path) -> None:
-    """Delete a folder; of a link to one, the link."""
-    if folder.is_symlink():
-        folder.unlink()
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -188,8 +188,8 @@ def _resume(training: _Training) -> None:
     found = checkpoint.newest(training.files, training.report)
     if found is None:
         if training.files.weights.exists():
-            raise ValueError(f"{training.files.path} holds a model, but {training.files.checkpoints} no checkpoint of it; restore "
-                             f"them, or start over with --fresh")  # fmt: skip
+            raise ValueError(f"{training.files.path} holds a model, but {training.files.checkpoints} no checkpoint of it; "
+                             f"restore one, or start over with --fresh")  # fmt: skip
         return
     saved, state = found
     if state.data != training.state.data:

@@ -28,7 +28,7 @@ def resumed_run(what: str, changes: Sequence[str], files: RunFolder) -> Run:
     asked = read_run(files.run if fine_tuned else what, changes)  # the run that `init` names may be gone
     if own:
         _, tables = read_tables(what, changes, FAMILIES)
-        keys += [f"{table}.{key}" for table in ("model", "data") for key in tables.get(table, ())]
+        keys += [f"{table}.{key}" for table in ("model", "data") for key in tables.get(table, ())] + ["train.optimizer"]
     for key in keys:
         table, _, name = key.partition(".")
         if key in ("model", "model.size"):  # a whole model: all that the data does not decide
@@ -40,7 +40,8 @@ def resumed_run(what: str, changes: Sequence[str], files: RunFolder) -> Run:
         elif (table in ("model", "data") and name != "classes") or key in FIXED:
             _compare(files, key, getattr(getattr(asked, table), name), getattr(getattr(stored, table), name))
     if own:
-        return dataclasses.replace(stored, train=asked.train, decode=asked.decode)
+        train = dataclasses.replace(asked.train, checkpoints=stored.train.checkpoints)
+        return dataclasses.replace(stored, train=train, decode=asked.decode)
     return read_run(files.run, [change for change in changes if change.startswith(("train.", "decode."))])
 
 
