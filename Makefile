@@ -39,7 +39,7 @@ lint: $(VENV)/tested
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/installed  ## speed on this machine beside the peers, about two hours; leave the machine alone meanwhile
+bench: $(VENV)/installed  ## speed on this machine compared with peers, about two hours; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/training.py --size all --allocator both
 	$(BIN)/python benchmarks/training.py --curves
 	$(BIN)/python benchmarks/translation.py

@@ -240,9 +240,10 @@ def train(folder: Path, count: int, data: list[str]) -> float:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)] if count > 1 else []
     changes = ["model=small", *data, f"train.steps={STEPS}", "train.log_every=1", f"train.accumulate={PROCESSES // count}",
                "train.device=cpu", "decode.beam_size=1"]  # fmt: skip
+    safe = {"PYTHONSAFEPATH": "1"}  # what -P is for the processes that torch.distributed.run starts
     done = subprocess.run(
-        [sys.executable, *launch, "-m", "regard", "train", "multi30k", *changes, "--out", str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": str(threads_of(count)), "XDG_CACHE_HOME": str(folder.parent)},
+        [sys.executable, "-P", *launch, "-m", "regard", "train", "multi30k", *changes, "--out", str(folder)],
+        env={**os.environ, **safe, "OMP_NUM_THREADS": str(threads_of(count)), "XDG_CACHE_HOME": str(folder.parent)},
         capture_output=True,
         text=True,
         check=False,

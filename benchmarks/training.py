@@ -57,7 +57,7 @@ def shape_of(size: str, dropout: float = 0.1) -> dict[str, Any]:
 def stream(folder: Path, tokens: int, count: int) -> list[PairBatch]:
     """The first batches of `regard train multi30k`."""
     config = TextData(source="multi30k", pair="en-de", text="raw", vocab=VOCAB)
-    corpus = prepare_pairs(config, folder / "tokenizer.json", rig.say, lambda what, done: None)
+    corpus = prepare_pairs(config, folder / "tokenizer.json", rig.say, lambda what, done: None, task="translation")
     if corpus.tokenizer.vocab != VOCAB:
         raise ValueError(f"the tokenizer has {corpus.tokenizer.vocab:,} tokens; wanted {VOCAB:,}")
     return [make() for make, _ in islice(pair_batches(corpus.train, corpus.tokenizer.special, tokens, seed=1), count)]

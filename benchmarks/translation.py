@@ -187,7 +187,7 @@ def train(folder: Path) -> None:
         return
     changes = ["multi30k", "--resume"] if (folder / "run.toml").exists() else TRAIN
     say(f"training {folder} first")
-    subprocess.run([sys.executable, "-m", "regard", "train", *changes, "--out", str(folder)], check=True)
+    subprocess.run([sys.executable, "-P", "-m", "regard", "train", *changes, "--out", str(folder)], check=True)
 
 
 def gather(run: Path, count: int) -> Task:

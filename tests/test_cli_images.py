@@ -1,6 +1,7 @@
 """The command line for image models: train on a folder, classify, generate; each mistake is one line."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -117,3 +118,20 @@ def test_an_image_generator_writes_a_grid_and_takes_no_prompt(regard, photos, tm
         result = regard("generate", run, *words)
         assert result.code == 2
         assert wanted in result.err
+    result = regard("show", run, photos / "day" / "0.png")
+    assert result.code == 2
+    assert f"{run} generates images and takes none; see some: regard generate {run} --out samples.png" in result.err.replace(
+        "\n", " "
+    )
+
+
+@pytest.fixture
+def speech_run(monkeypatch):
+    """A run whose predictor takes neither text nor an image."""
+    monkeypatch.setattr("regard.tasks.load.load", lambda *_: SimpleNamespace(INPUT="sound", VERBS=("transcribe", "embed")))
+
+
+def test_show_names_the_verbs_of_a_run_that_takes_neither_text_nor_an_image(regard, speech_run):
+    result = regard("show", "runs/some", "a.wav")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.strip() == "regard: runs/some cannot be shown; use regard transcribe or embed"

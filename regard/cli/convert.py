@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import Checkpoint, RunPath
+from regard.cli.options import HFCheckpointPath, RunPath
 
 __all__ = ["export", "import_"]
 
 
-def import_(what: Checkpoint, to: Annotated[Path, typer.Option(help="The run folder to create.", show_default=False)]) -> None:
+def import_(what: HFCheckpointPath, to: Annotated[Path, typer.Option(help="The new run folder.", show_default=False)]) -> None:
     """Convert a Hugging Face checkpoint: GPT-2, BERT, T5, or Marian with a tokenizer.json; ViT, Swin, Swin V2, ResNet.
 
     regard import all-MiniLM-L6-v2/ --to runs/minilm

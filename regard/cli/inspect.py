@@ -43,7 +43,8 @@ def show(
     predictor = load(run, device)
     show_input: dict[str, Callable[..., None]] = {"text": _show_text, "image": _show_image}
     if predictor.INPUT not in show_input:
-        raise ValueError(f"{run} generates images and takes none; see what it generates: regard generate {run} --out samples.png")
+        hint = getattr(predictor, "HINTS", {}).get("show", "cannot be shown; use regard " + " or ".join(predictor.VERBS))
+        raise ValueError(f"{run} {hint.replace('THIS_FOLDER', run)}")
     show_input[predictor.INPUT](predictor, what, out, layer, head, beam)
 
 

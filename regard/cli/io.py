@@ -7,9 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CHUNK", "Count", "open_run", "read_texts", "show_progress"]
+__all__ = ["TEXTS_PER_CHUNK", "Count", "open_run", "read_texts", "show_progress"]
 
-CHUNK = 1024  # texts read, answered and printed together
+TEXTS_PER_CHUNK = 1024  # texts read, answered and printed together
 Count = Callable[[int, int], None]  # called with the number done in earlier chunks and in this one
 
 
@@ -27,7 +27,7 @@ def open_run(run: str, verb: str, device: str, precision: str = "float32") -> An
 
 @contextmanager
 def read_texts(
-    texts: list[str] | None, file: Path | None, activity: str, size: int = CHUNK
+    texts: list[str] | None, file: Path | None, activity: str, size: int = TEXTS_PER_CHUNK
 ) -> Iterator[tuple[Iterator[list[str]], Count]]:
     """Chunks of texts from the command line, a file or standard input, and a progress counter."""
     from regard.data.files import read_lines

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Checkpoint", "Device", "DrawingFile", "GridFile", "Head",
+__all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Device", "DrawingFile", "GridFile", "HFCheckpointPath", "Head",
            "Input", "Json", "Layer", "LengthPenalty", "MaskedTexts", "NBest", "Out", "Precision", "PrefixedTexts",
            "Recipe", "RunPath", "Seed", "Sentences", "Split", "StopStrings", "Temperature", "TextsOrImages", "Tokens", "TopK",
            "TopP", "VectorFile"]  # fmt: skip
@@ -23,7 +23,7 @@ MaskedTexts = Annotated[list[str] | None, typer.Argument(
     help="Texts with [MASK] for each word to predict; by default, the lines of standard input.", show_default=False)]
 TextsOrImages = Annotated[list[str] | None, typer.Argument(
     help="Texts, or image files; by default, the lines of standard input.", show_default=False)]
-Checkpoint = Annotated[str, typer.Argument(
+HFCheckpointPath = Annotated[str, typer.Argument(
     help="A folder with a Hugging Face checkpoint; or a hub name, with the extra `hub`.", show_default=False)]
 Input = Annotated[Path | None, typer.Option(
     "--input", help="Read the lines of this file, plain or .gz.", show_default=False)]

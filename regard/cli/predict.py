@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import typer
 
 from regard.cli import options
-from regard.cli.io import CHUNK, open_run, read_texts, show_progress
+from regard.cli.io import TEXTS_PER_CHUNK, open_run, read_texts, show_progress
 from regard.cli.options import Device, Input, Json, Precision, RunPath
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def classify(run: RunPath, texts: options.TextsOrImages = None, input_: Input = 
         raise ValueError(f"--top {top}; ask for 1 or more classes")
     predictor: TextClassifier | ImageClassifier = open_run(run, "classify", device, precision)
     done, images = 0, predictor.INPUT == "image"
-    size = predictor.run.decode.batch_size if images else CHUNK
+    size = predictor.run.decode.batch_size if images else TEXTS_PER_CHUNK
     with read_texts(texts, input_, "classifying", size) as (chunks, count):
         for chunk in chunks:
             inputs = _encode(predictor, chunk)
@@ -285,7 +285,7 @@ def _warn_unprefixed(translator: "Translator", texts: list[str]) -> None:
 
 def _encode(predictor: "TextEmbedder | MaskedLM | TextClassifier | ImageClassifier", texts: list[str]) -> Any:
     """The inputs of a predictor, token ids or files, with a note if some texts will be truncated."""
-    encoded, limit = predictor.encode(texts), getattr(predictor, "max_len", math.inf)
+    encoded, limit = getattr(predictor, "encode", list)(texts), getattr(predictor, "max_len", math.inf)
     if cut := sum(len(ids) > limit for ids in encoded):
         print(f"{cut} of {len(texts)} texts have over {limit} tokens and were truncated", file=sys.stderr)
     return encoded

@@ -78,7 +78,9 @@ def write_atomic(file: Path, content: bytes) -> None:
     """Write a file atomically: to a temporary file, flushed to disk, then renamed over the old one."""
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
-        part.write_bytes(content)
+        part.unlink(missing_ok=True)  # left by a killed process
+        with open(part, "xb") as handle:  # O_CREAT | O_EXCL: a link of that name is not followed
+            handle.write(content)
         flush(part)
         os.replace(part, file)
     finally:

@@ -7,6 +7,7 @@ process makes the first one, and a machine that cannot run it costs the user an 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ TIMEOUT = 120  # seconds for the child to load torch and compute
 
 
 class PrecisionProbe:
-    """A child process that tries a precision while its parent goes on; `passed` waits for it.
+    """A child process that tries a precision while its parent continues; `passed` waits for it.
 
     `with PrecisionProbe("int8") as probe: model = probe.passed(model)`.
     """
@@ -33,7 +34,9 @@ class PrecisionProbe:
     def __enter__(self) -> "PrecisionProbe":
         if self.precision != "float32":
             command = [sys.executable, "-P", "-m", __name__]  # -P: a torch.py in the current folder must not run
-            env, null = {**os.environ, "PYTHONSAFEPATH": "1"}, subprocess.DEVNULL
+            paths = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")  # the package may be a clone, not installed
+            safe = {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+            env, null = {**os.environ, **safe}, subprocess.DEVNULL
             self.child = subprocess.Popen(command, env=env, stdin=null, stdout=null, stderr=subprocess.PIPE, text=True)  # noqa: S603
         return self
 

@@ -63,7 +63,7 @@ def import_model(folder: Path) -> tuple[str, Any, nn.Module]:
 
 def read_model(folder: Path) -> ImportedModel:
     """Read a checkpoint, with its own config and the heads it lacks."""
-    hf = read_config(folder)
+    hf = read_hf_config(folder)
     model_type = hf.get("model_type")
     if str(model_type).startswith("regard-"):
         raise ValueError("it is already a run folder of regard; use it directly")
@@ -157,7 +157,7 @@ def parse_json(folder: Path, name: str, empty: J) -> J:
     return content
 
 
-def read_config(folder: Path) -> HFConfig:
+def read_hf_config(folder: Path) -> HFConfig:
     """Read config.json, and generation_config.json for keys that it lacks."""
     if not (folder / "config.json").exists():
         raise ValueError("there is no config.json; give the folder of a Hugging Face checkpoint")
@@ -199,7 +199,7 @@ def _find_weights(folder: Path) -> list[Path]:
     pickles = sorted(file for end in ("*.bin", "*.pt", "*.pth") for file in folder.glob(end))
     why = (f"{pickles[0].name} is a pickle, which can run any code when opened" if pickles
            else "nor other safetensors; pickles, which can run code, are neither fetched nor opened")  # fmt: skip
-    name = (HFCheckpoint(read_config(folder), {}).architectures or ["AutoModel"])[0]  # AutoModel would drop the heads
+    name = (HFCheckpoint(read_hf_config(folder), {}).architectures or ["AutoModel"])[0]  # AutoModel would drop the heads
     raise ValueError(f"there is no model.safetensors ({why}); convert it where you trust it: "
                      f"transformers.{name}.from_pretrained(...).save_pretrained(..., safe_serialization=True)")  # fmt: skip
 

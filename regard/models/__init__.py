@@ -1,4 +1,4 @@
-"""3. One paper per file; this is their only registry, and where a model meets its weights on disk."""
+"""3. One paper per file; this is their only registry, which also loads weights."""
 
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def load_weights(model: nn.Module, file: Path, new: str | None = None) -> None:
     try:
         weights = load_file(file)
     except FileNotFoundError:
-        raise ValueError(f"no weights {file}; the run has not been trained to its end, go on with --resume") from None
+        raise ValueError(f"no weights {file}; the run has not been trained to its end, continue with --resume") from None
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{file} is damaged ({error}); train again, or restore the file") from None
     wanted = state_tensors(model)

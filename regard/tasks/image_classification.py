@@ -25,7 +25,7 @@ from regard.tasks.text_embedding import Prediction
 
 __all__ = ["TASK", "ImageClassifier"]
 
-HEAD = "classifier"
+CLASSIFIER = "classifier"
 UNTRAINED = "this model has no trained classes; train it on some: regard train images init=THIS_FOLDER data.train=IMAGES"
 SAMPLED = 1000  # validation images classified at every evaluation
 
@@ -44,12 +44,11 @@ class ImageClassifier:
     @property
     def trained(self) -> bool:
         """Whether its classes were trained; those of an imported backbone were not."""
-        return HEAD not in self.run.untrained
+        return CLASSIFIER not in self.run.untrained
 
     @torch.inference_mode()
-    def classify(
-        self, images: Sequence[str | Path | Bytes], top: int = 1, progress: Callable[[int], None] = lambda done: None
-    ) -> list[list[Prediction]]:
+    def classify(self, images: Sequence[str | Path | Bytes], top: int = 1,
+                 progress: Callable[[int], None] = lambda done: None) -> list[list[Prediction]]:  # fmt: skip
         """The most likely classes of each image, a file or an array (Y, X, C) of bytes, best first."""
         if isinstance(images, str | Path):
             raise ValueError("a list of images is wanted, not one; put it in brackets")
@@ -57,18 +56,14 @@ class ImageClassifier:
             raise ValueError(UNTRAINED)
         predictions, size = list[list[Prediction]](), self.run.decode.batch_size
         for first in range(0, len(images), size):
-            x = torch.cat([self.read(image) for image in images[first : first + size]])  # (B, C, Y, X)
+            x = torch.cat([self.to_input(image) for image in images[first : first + size]])  # (B, C, Y, X)
             probabilities, best = self.model(x).softmax(-1).topk(min(top, len(self.labels)))
             for ps, classes in zip(probabilities.tolist(), best.tolist(), strict=True):
                 predictions.append([Prediction(self.labels[n], p) for n, p in zip(classes, ps, strict=True)])
             progress(len(predictions))
         return predictions
 
-    def encode(self, files: Sequence[str]) -> Sequence[str]:
-        """Images are read as they are classified."""
-        return files
-
-    def read(self, image: str | Path | Bytes) -> Tensor:
+    def to_input(self, image: str | Path | Bytes) -> Tensor:
         """The model's input: the middle of the image, resized and normalised; (1, C, Y, X)."""
         device = next(self.model.parameters()).device
         return to_model_input(self.square(image)[None], self.run.model.image, self.run.data).to(device)
@@ -141,5 +136,5 @@ TASK: Task[nn.Module, ImageDataset, ImageBatch, ImageClassifier] = Task(
     unit="image",
     decodes=False,
     int8=True,
-    trains=("classifier",),
+    trains=(CLASSIFIER,),
 )

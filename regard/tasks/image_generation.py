@@ -38,6 +38,7 @@ class ImageGenerator:
     VERBS: ClassVar = ("generate",)  # of the command line
     INPUT: ClassVar = "nothing"
     OUTPUT: ClassVar = "images"
+    HINTS: ClassVar = {"show": "generates images and takes none; see some: regard generate THIS_FOLDER --out samples.png"}
 
     model: nn.Module
     run: Run

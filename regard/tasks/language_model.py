@@ -86,7 +86,7 @@ class TextGenerator:
             choose = search.sampler(torch.Generator(device).manual_seed(seed), temperature, top_k, top_p)
         source = torch.tensor([ids], device=device)  # (1, S)
         generated = search.stream(decoder(self.model), source, choose, bos=source[:, -1], limit=tokens)
-        return _until(stop, self._decode(ids, generated))
+        return _cut_at_stop(stop, self._decode(ids, generated))
 
     def _encode(self, prompt: str, tokens: int | None) -> tuple[list[int], int]:
         """The ids of a prompt, and how many may follow, if the context holds both."""
@@ -130,7 +130,7 @@ class TextGenerator:
                 return
 
 
-def _until(stop: Sequence[str], texts: Iterator[str]) -> Iterator[str]:
+def _cut_at_stop(stop: Sequence[str], texts: Iterator[str]) -> Iterator[str]:
     """What each text adds to the one before, up to the first stop string; a possible prefix of one is withheld."""
     given, text = 0, ""
     for text in texts:

@@ -30,8 +30,8 @@ from regard.tasks.text_embedding import Prediction, TextEmbedder, TextEncoder
 __all__ = ["TASK", "FilledText", "MaskedLM"]
 
 MASK = "[MASK]"  # what stands for a masked word in a user's text, whatever the tokenizer calls it
-COUNTED = 4_000_000  # training tokens that the baselines count
-HEAD = "lm_head"
+BASELINE_TOKENS = 4_000_000  # training tokens that the baselines count
+LM_HEAD = "lm_head"
 
 
 class PredictionHead(Protocol):
@@ -143,9 +143,9 @@ def _samples(predictor: MaskedLM | TextEmbedder, dataset: TextDataset) -> list[s
 
 
 def _score(predictor: MaskedLM | TextEmbedder, split: str, options: ScoreOptions) -> list[Score]:
-    """Perplexity and accuracy of masked tokens, beside the unigram and bigram baselines."""
+    """Perplexity and accuracy of masked tokens, compared with the unigram and bigram baselines."""
     run, tokenizer, model = predictor.run, predictor.tokenizer, predictor.model
-    if HEAD in run.untrained:
+    if LM_HEAD in run.untrained:
         raise ValueError("this model was not trained to predict masked words; use one that was, or train it: "
                          "regard train wikitext-bert init=THIS_FOLDER")  # fmt: skip
     dataset = validation_of(tokenizer, run, split, options.report)
@@ -160,7 +160,7 @@ def _score(predictor: MaskedLM | TextEmbedder, split: str, options: ScoreOptions
     except (ValueError, OSError) as error:
         options.report(f"not compared with the baselines of the training text: {error}")
         return scores
-    return scores + _baselines(predicted, train.tokens[:COUNTED].astype(np.int64), tokenizer.vocab)
+    return scores + _baselines(predicted, train.tokens[:BASELINE_TOKENS].astype(np.int64), tokenizer.vocab)
 
 
 class _Predicted(NamedTuple):
@@ -216,9 +216,9 @@ TASK: Task[MaskedModel, TextDataset, MaskedBatch, MaskedLM | TextEmbedder] = Tas
     batches=_batches,
     validation=_validation,
     loss=masked_token_loss,
-    predictor=lambda model, run, tokenizer, labels: (TextEmbedder if HEAD in run.untrained else MaskedLM)(model, tokenizer, run),
+    predictor=lambda model, run, tokenizer, _: (TextEmbedder if LM_HEAD in run.untrained else MaskedLM)(model, tokenizer, run),
     score=_score,
     samples=_samples,
     check=lambda run, model: require_context(run, model, extra=0),
-    trains=("lm_head",),
+    trains=(LM_HEAD,),
 )

@@ -31,19 +31,21 @@ class Batch(Protocol):
         """The same batch on another device."""
 
 
-Made = TypeVar("Made", bound=Batch)
+BatchT = TypeVar("BatchT", bound=Batch)
 
 
 @torch.inference_mode()
-def evaluate(model: nn.Module, batches: Iterable[Made], loss: Callable[[Any, Made, float], tuple[Tensor, Tensor]]) -> float:
+def evaluate(model: nn.Module, batches: Iterable[BatchT], loss: Callable[[Any, BatchT, float], tuple[Tensor, Tensor]]) -> float:
     """Mean negative log-likelihood of a prediction, in nats; no label smoothing, no dropout."""
     training, device = model.training, next(model.parameters()).device
-    model.eval()
     total, count = 0.0, 0
-    for batch in batches:
-        _, nll = loss(model, batch.to(device), 0.0)
-        total, count = total + float(nll), count + batch.tokens
-    model.train(training)
+    try:
+        model.eval()
+        for batch in batches:
+            _, nll = loss(model, batch.to(device), 0.0)
+            total, count = total + float(nll), count + batch.tokens
+    finally:
+        model.train(training)
     if not count:
         raise ValueError("the validation data has nothing to predict; give more of it, in the language of the training data")
     return total / count

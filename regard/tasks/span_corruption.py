@@ -20,7 +20,7 @@ from regard.tasks.translation import KINDS, EncoderDecoder, Translator, sequence
 __all__ = ["TASK"]
 
 
-def spell_spans(tokenizer: Tokenizer, ids: list[int]) -> str:
+def decode_spans(tokenizer: Tokenizer, ids: list[int]) -> str:
     """The text of an answer, with the names of its sentinels."""
     names = {sentinel: f"<extra_id_{n}>" for n, sentinel in enumerate(tokenizer.special.sentinels)}
     parts = ((name, list(part)) for name, part in groupby(ids, key=lambda token: names.get(token, "")))
@@ -56,7 +56,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     batches=_batches,
     validation=_validation,
     loss=sequence_loss,
-    predictor=lambda model, run, tokenizer, labels: Translator(model, tokenizer, run, spell_spans),
+    predictor=lambda model, run, tokenizer, labels: Translator(model, tokenizer, run, decode_spans),
     score=_score,
     check=lambda run, model: require_context(run, model, extra=1),
 )

@@ -50,12 +50,13 @@ class TextClassifier:
     max_len, encode, embed = TextEmbedder.max_len, TextEmbedder.encode, TextEmbedder.embed
 
     @torch.inference_mode()
-    def classify(
-        self, texts: Sequence[str] | Sequence[list[int]], top: int = 1, progress: Callable[[int], None] = lambda done: None
-    ) -> list[list[Prediction]]:
+    def classify(self, texts: Sequence[str] | Sequence[list[int]], top: int = 1,
+                 progress: Callable[[int], None] = lambda done: None) -> list[list[Prediction]]:  # fmt: skip
         """The most likely classes of each text, given as text or token ids, best first."""
+        if "classifier" in self.run.untrained:
+            raise ValueError("this model has no trained classes; use regard train classify init=THIS_FOLDER data.train=FILE")
         predictions: list[list[Prediction]] = [[] for _ in texts]
-        for rows, tokens, mask in encoded_batches(self.model, self.tokenizer, self.run, texts, progress):
+        for rows, tokens, mask in encoded_batches(self, texts, progress):
             logits = self.model.classify(tokens, mask)  # type: ignore[operator]
             probabilities, best = logits.softmax(-1).topk(min(top, len(self.labels)))
             for row, ps, classes in zip(rows, probabilities.tolist(), best.tolist(), strict=True):

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import Run
-from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer import Tokenizer, to_ids
 from regard.layers.masks import padding_mask
 
-__all__ = ["Prediction", "TextEmbedder", "TextEncoder", "encode_texts", "encoded_batches", "max_text_len"]
+__all__ = ["Prediction", "TextEmbedder", "TextEncoder", "encoded_batches"]
 
 
 class Prediction(NamedTuple):
@@ -33,6 +33,9 @@ class EncoderPredictor(Protocol):
     def tokenizer(self) -> Tokenizer: ...
     @property
     def run(self) -> Run: ...
+    @property
+    def max_len(self) -> int: ...
+    def encode(self, texts: Sequence[str]) -> list[list[int]]: ...
 
 
 class TextEncoder(Protocol):
@@ -44,26 +47,12 @@ class TextEncoder(Protocol):
         """A vector for each token: (B, T) → (B, T, D)."""
 
 
-def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of each text, without start and end."""
-    if isinstance(texts, str):
-        raise ValueError("a list of texts is wanted, not one string; put it in brackets")
-    return tokenizer.encode(texts)
-
-
-def max_text_len(model: nn.Module, run: Run) -> int:
-    """The most tokens of a text, without start and end."""
-    return min(int(model.max_len) - 2, run.data.max_len)  # type: ignore[arg-type]
-
-
-def encoded_batches(
-    model: nn.Module, tokenizer: Tokenizer, run: Run, texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None]
-) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+def encoded_batches(predictor: EncoderPredictor, texts: Sequence[str] | Sequence[list[int]],
+                    progress: Callable[[int], None]) -> Iterator[tuple[list[int], Tensor, Tensor]]:  # fmt: skip
     """Texts, or their ids, of similar length together: their rows, tokens (B, T) and mask; too long texts are truncated."""
-    special, size, device = tokenizer.special, run.decode.batch_size, next(model.parameters()).device
-    longest = max_text_len(model, run)
-    encoded = [ids for ids in texts if isinstance(ids, list)] or encode_texts(tokenizer, texts)  # type: ignore[arg-type]
-    ids = [row[:longest] for row in encoded]
+    special, size = predictor.tokenizer.special, predictor.run.decode.batch_size
+    limit, device = predictor.max_len, next(predictor.model.parameters()).device
+    ids = [row[:limit] for row in to_ids(texts, predictor.encode)]
     order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
     for first in range(0, len(order), size):
         rows = order[first : first + size]
@@ -92,20 +81,21 @@ class TextEmbedder:
 
     @property
     def max_len(self: "EncoderPredictor") -> int:
-        """The most tokens of a text; longer ones are truncated."""
-        return max_text_len(self.model, self.run)
+        """The most tokens of a text, without start and end; longer ones are truncated."""
+        return min(int(self.model.max_len) - 2, self.run.data.max_len)  # type: ignore[arg-type]
 
     def encode(self: "EncoderPredictor", texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text."""
-        return encode_texts(self.tokenizer, texts)
+        """Token ids of each text, without start and end."""
+        if isinstance(texts, str):
+            raise ValueError("a list of texts is wanted, not one string; put it in brackets")
+        return self.tokenizer.encode(texts)
 
     @torch.inference_mode()
-    def embed(
-        self: "EncoderPredictor", texts: Sequence[str] | Sequence[list[int]], progress: Callable[[int], None] = lambda done: None
-    ) -> Tensor:
+    def embed(self: "EncoderPredictor", texts: Sequence[str] | Sequence[list[int]],
+              progress: Callable[[int], None] = lambda done: None) -> Tensor:  # fmt: skip
         """A unit vector for each text, the mean of its tokens' vectors: (B, D).  Similar texts have a large inner product."""
         vectors = torch.zeros(len(texts), self.run.model.dim)
-        for rows, tokens, mask in encoded_batches(self.model, self.tokenizer, self.run, texts, progress):
+        for rows, tokens, mask in encoded_batches(self, texts, progress):
             real = mask[:, 0, 0, :, None]  # (B, T, 1)
             mean = (self.model.encode(tokens, mask) * real).sum(1) / real.sum(1)  # type: ignore[operator]
             vectors[rows] = torch.nn.functional.normalize(mean).cpu()

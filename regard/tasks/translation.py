@@ -23,7 +23,7 @@ from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, prepare_pairs, require_special
 from regard.data.text.splits import find_split, source_names, task_prefixes
 from regard.data.text.store import PairStore, TextStore
-from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer import Tokenizer, to_ids
 from regard.decode import search
 from regard.decode.fast import decoder
 from regard.decode.search import Hypothesis
@@ -35,7 +35,7 @@ from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, requir
 
 __all__ = ["TASK", "EncoderDecoder", "Sampling", "Translation", "Translator", "batch_pairs", "sequence_loss", "validate_pairs"]
 
-MIN_SENTENCES = 4  # that make a thread worth its start
+MIN_SENTENCES = 4  # fewest sentences per thread
 MAX_THREADS = 8  # each holds a batch of its own
 KINDS = ("encoder-decoder",)
 
@@ -81,7 +81,7 @@ class Translator:
     model: nn.Module
     tokenizer: Tokenizer
     run: Run
-    spell: Callable[[Tokenizer, list[int]], str] = Tokenizer.decode  # how the ids of an answer become text
+    decode_ids: Callable[[Tokenizer, list[int]], str] = Tokenizer.decode  # how the ids of an answer become text
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -117,13 +117,13 @@ class Translator:
         self, texts: Sequence[str] | Sequence[list[int]], *, beam: int | None = None, n_best: int = 1,
         length_penalty: float | None = None, tokens: int | None = None, batch: int | None = None,
         temperature: float | None = None, top_k: int = 0, top_p: float = 1.0, seed: int = 0, scored: bool = False,
-        first: int = 1, progress: Callable[[int], None] = lambda done: None,
+        progress: Callable[[int], None] = lambda done: None,
     ) -> list[Translation]:  # fmt: skip
         """Translate sentences, given as text or as the token ids that `encode` returns.
 
         `beam` and `length_penalty` are the run's unless given; with a `temperature` an answer is sampled instead of searched for.
         `tokens` is the most tokens of an answer.  Greedy answers and samples have scores only if `scored`.
-        An empty sentence stays empty; a too long one is refused by its number, counted from `first`.
+        An empty sentence stays empty; a too long one is refused by its number.
         """
         decode = self.run.decode
         width, size = decode.beam_size if beam is None else beam, decode.batch_size if batch is None else batch
@@ -133,8 +133,8 @@ class Translator:
         _check_options(width, n_best, size, penalty, temperature, top_k, top_p, seed)
         if tokens is not None and tokens < 1:
             raise ValueError(f"answers of {tokens} tokens; ask for 1 or more")
-        sources = [ids for ids in texts if isinstance(ids, list)] or self.encode(texts)  # type: ignore[arg-type]
-        for number, ids in enumerate(sources, first):
+        sources = to_ids(texts, self.encode)
+        for number, ids in enumerate(sources, 1):
             self.require_short(ids, number)
         sampling = None if temperature is None else Sampling(temperature, top_k, top_p, seed)
         answers = self.search(sources, beam=1 if sampling else width, batch=size, penalty=penalty, scored=scored,
@@ -143,7 +143,7 @@ class Translator:
 
     def _translation(self, hypotheses: list[Hypothesis]) -> Translation:
         best = [
-            Translation(self.spell(self.tokenizer, ids), self.tokenizer.ids_to_tokens(ids), ids, score)
+            Translation(self.decode_ids(self.tokenizer, ids), self.tokenizer.ids_to_tokens(ids), ids, score)
             for ids, score in hypotheses
         ]
         return Translation(best[0].text, best[0].tokens, best[0].ids, best[0].score, best)
@@ -273,9 +273,8 @@ def _score_set(translator: Translator, name: str, split: str, options: ScoreOpti
     short = [ids if len(ids) <= translator.max_len else [] for ids in encoded]
     if cut := sum(bool(ids) for ids in encoded) - sum(bool(ids) for ids in short):
         options.report(f"{cut} of {len(sources)} sentences are too long for this model and are scored as empty translations")
-    answers = translator.translate(
-        short, beam=options.beam_size, length_penalty=options.length_penalty, progress=options.progress
-    )
+    answers = translator.translate(short, beam=options.beam_size, length_penalty=options.length_penalty,
+                                   progress=options.progress)  # fmt: skip
     scores = translation_scores([answer.text for answer in answers], references, tokenized=data.text == "tok")
     if name in SOURCES and SOURCES[name].kind == "labels":
         scores = [Score("accuracy", score.value, "answers that are the class") for score in scores if score.name == "exact"]

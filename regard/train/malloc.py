@@ -19,7 +19,7 @@ def keep_freed() -> Iterator[None]:
     """Keep freed memory instead of returning it to the system and faulting it in again, page by page.
 
     A large tensor is otherwise a new mapping each time and every first touch of a page a fault: a tenth of a training step on a
-    CPU.  Only glibc has these settings; elsewhere, or if the user has set MALLOC_… himself, nothing changes.
+    CPU.  Only glibc has these settings; elsewhere, or if the user has set MALLOC_…, nothing changes.
     """
     if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
         yield

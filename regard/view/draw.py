@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
-__all__ = ["check_file", "new_figure", "palette", "save", "to_file", "to_terminal"]
+__all__ = ["check_file", "new_figure", "palette", "save_figure", "to_file", "to_terminal"]
 
 # Dark to light: near-black violet, magenta, orange, pale yellow.
 STOPS = ((13, 8, 40), (110, 30, 110), (220, 80, 60), (252, 180, 60), (250, 250, 190))
@@ -84,7 +84,7 @@ def palette() -> "LinearSegmentedColormap":
     return LinearSegmentedColormap.from_list("regard", [tuple(c / 255 for c in stop) for stop in STOPS])
 
 
-def save(figure: "Figure", file: Path) -> list[str]:
+def save_figure(figure: "Figure", file: Path) -> list[str]:
     """Write a matplotlib figure; returns notes for the user."""
     content = BytesIO()
     with warnings.catch_warnings(record=True) as caught:  # matplotlib warns of each letter its font lacks
@@ -118,7 +118,7 @@ def to_file(attention: AttentionMap, file: Path) -> list[str]:
                     ink = "black" if weight > 0.5 else "white"
                     axes.text(x, y, f"{100 * weight:.0f}", ha="center", va="center", fontsize=8, color=ink)
         figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02).outline.set_visible(False)
-        return save(figure, file)
+        return save_figure(figure, file)
 
 
 def _readable(token: str) -> str:

@@ -21,7 +21,7 @@ from regard.layers.tap import watch
 from regard.models.lrnet import LocalRelation, LRNet
 from regard.models.swin import Block, Swin, attention_received
 from regard.tasks.image_classification import ImageClassifier
-from regard.view.draw import check_file, new_figure, palette, save
+from regard.view.draw import check_file, new_figure, palette, save_figure
 from regard.view.maps import require_index
 
 __all__ = ["ImageMap", "Panel", "map_image_attention", "rollout", "to_file"]
@@ -72,7 +72,7 @@ def map_image_attention(classifier: ImageClassifier, image: str | Path | npt.NDA
     square = classifier.square(image)
     top, left = ((length - side) // 2 for length in square.shape[:2])
     with watch(model) as recorded, _record_grids(model) as grids, torch.inference_mode():
-        probabilities = model(classifier.read(square))[0].softmax(-1)
+        probabilities = model(classifier.to_input(square))[0].softmax(-1)
     layers = [(name, calls[0].float().cpu()) for name, calls in recorded.items() if calls]
     if not layers:
         raise ValueError(f"{classifier.run.name} is a {classifier.run.family} without attention; there is nothing to show: "
@@ -178,7 +178,7 @@ def to_file(attention: ImageMap, file: Path) -> list[str]:
             axes.imshow(64 + 0.6 * grey, cmap="gray", vmin=0, vmax=255, interpolation=smooth)  # pale, below the colours
             axes.imshow(weights, cmap=palette(), alpha=OPACITY, interpolation=smooth,
                         extent=(-0.5, width - 0.5, height - 0.5, -0.5))  # fmt: skip
-        notes = save(figure, file)
+        notes = save_figure(figure, file)
     if len(heads) > MAX_HEADS:
         notes.append(f"{MAX_HEADS} of {len(heads)} heads are drawn; --head N draws another, a .json file holds all")
     return notes

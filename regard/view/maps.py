@@ -61,7 +61,7 @@ def require_index(name: str, index: int | None, count: int, owner: str = "this m
 @singledispatch
 def _record(predictor: TextPredictor, text: str, beam: int | None) -> Recorded:
     """Run a predictor on a text and collect its attention."""
-    raise TypeError(f"the attention of a {type(predictor).__name__} cannot be shown; register a function with `_record.register`")
+    raise ValueError(f"no attention of a {type(predictor).__name__} can be shown; use regard {' or '.join(predictor.VERBS)}")
 
 
 @_record.register

@@ -112,6 +112,29 @@ def test_a_file_is_written_whole_and_leaves_no_temporary_file(tmp_path):
         assert os.listdir(tmp_path) == ["a"]
 
 
+def test_a_link_with_the_name_of_the_temporary_file_is_not_followed(tmp_path):
+    (tmp_path / "mine").write_bytes(b"precious")
+    (tmp_path / f".a.{os.getpid()}.part").symlink_to(tmp_path / "mine")
+    write_atomic(tmp_path / "a", b"new")
+    assert (tmp_path / "mine").read_bytes() == b"precious"
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert not (tmp_path / "a").is_symlink()
+
+
+def test_a_link_created_after_the_leftover_was_removed_is_not_followed(tmp_path, monkeypatch):
+    (tmp_path / "mine").write_bytes(b"precious")
+    part, unlink = tmp_path / f".a.{os.getpid()}.part", Path.unlink
+
+    def replace_by_link(path, missing_ok=False):
+        unlink(path, missing_ok=missing_ok)
+        os.symlink(tmp_path / "mine", part)
+
+    monkeypatch.setattr(Path, "unlink", replace_by_link)
+    with pytest.raises(FileExistsError):
+        write_atomic(tmp_path / "a", b"new")
+    assert (tmp_path / "mine").read_bytes() == b"precious"
+
+
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, call):
     write_atomic(tmp_path / "a", b"old")

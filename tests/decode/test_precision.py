@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import regard
 from regard.data.text.toys import toy_pairs
 from regard.decode.precision import PrecisionProbe
 from regard.layers.linear import Int8Linear
@@ -111,3 +112,15 @@ def test_int8_is_for_the_cpu(small_run, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ValueError, match="precision int8 on cuda; it is for the cpu"):
         load(small_run, device="cuda", precision="int8")
+
+
+@pytest.mark.parametrize("users", [None, "", "/a:/b"])
+def test_the_child_imports_this_package_even_if_it_is_not_installed(child_script, tmp_path, monkeypatch, users):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if users is not None:
+        monkeypatch.setenv("PYTHONPATH", users)
+    child_script(f'printf %s "$PYTHONPATH" > {tmp_path}/path')
+    with PrecisionProbe("int8") as probe:
+        probe.passed(nn.Sequential(nn.Linear(2, 2)))
+    home = str(Path(regard.__file__).parents[1])
+    assert (tmp_path / "path").read_text() == (f"{home}:{users}" if users else home)

@@ -74,10 +74,10 @@ def test_the_exported_processor_prepares_images_alike(source, photos, tmp_path, 
     if source:
         tiny = np.asarray(make_photo(32, 32))
         pixels = there(Image.fromarray(tiny), return_tensors="pt").pixel_values
-        torch.testing.assert_close(pixels, ours.read(tiny), rtol=0, atol=1e-5)
+        torch.testing.assert_close(pixels, ours.to_input(tiny), rtol=0, atol=1e-5)
         return
     for file in photos:
-        difference = there(Image.open(file), return_tensors="pt").pixel_values - ours.read(file)
+        difference = there(Image.open(file), return_tensors="pt").pixel_values - ours.to_input(file)
         assert difference.abs().mean() < (1e-5 if file.name == "96x96.jpg" else 0.15)
 
 
@@ -86,7 +86,7 @@ def test_a_grayscale_model_is_exported_with_one_mean(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", "grayscale", mean=[0.3], std=[])
     export_run(run, tmp_path / "theirs")
     there, gray = transformers.AutoImageProcessor.from_pretrained(tmp_path / "theirs"), make_photo(96, 96).convert("L")
-    wanted = open_run(run, device="cpu").read(np.asarray(gray)[:, :, None])
+    wanted = open_run(run, device="cpu").to_input(np.asarray(gray)[:, :, None])
     torch.testing.assert_close(there(gray, return_tensors="pt").pixel_values, wanted, rtol=0, atol=1e-5)
     import_run(tmp_path / "theirs", tmp_path / "again")
     plan = read_run(tmp_path / "again" / "run.toml")

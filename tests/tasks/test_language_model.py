@@ -11,7 +11,7 @@ from regard.data.text.tokenizer import train_tokenizer
 from regard.decode import search
 from regard.decode.fast import decoder
 from regard.models.gpt import GPT, GPTConfig
-from regard.tasks.language_model import TextGenerator, _until
+from regard.tasks.language_model import TextGenerator, _cut_at_stop
 
 TEXT = "to be, or not to be:\nthat is the question.\n"
 law = settings(max_examples=40)
@@ -34,7 +34,7 @@ generator = make_generator()
 @given(text=st.text("ab", max_size=12), stop=st.lists(st.text("ab", min_size=1, max_size=3), max_size=3), data=st.data())
 def test_pieces_end_before_the_stop_string_completed_first(text, stop, data):
     cuts = sorted(data.draw(st.sets(st.integers(1, len(text)), max_size=6)) | {len(text)}) if text else []
-    pieces = list(_until(stop, iter([text[:cut] for cut in cuts])))
+    pieces = list(_cut_at_stop(stop, iter([text[:cut] for cut in cuts])))
     complete = [(end, len(s)) for end in range(len(text) + 1) for s in sorted(stop, key=len) if text[:end].endswith(s)]
     end, length = min(complete, key=lambda found: (found[0], -found[1]), default=(len(text), 0))
     assert "".join(pieces) == text[: end - length]

@@ -2,8 +2,9 @@
 
 import pytest
 import sacrebleu
+from torch import nn
 
-from regard.tasks.metrics import translation_scores
+from regard.tasks.metrics import evaluate, translation_scores
 
 ANSWERS = [
     "A man is riding a bicycle down the street .",
@@ -111,3 +112,15 @@ def test_a_tokenized_text_of_many_lines_raises_no_warning(caplog):
     for tokenized in (True, False):
         translation_scores(["a dog runs ."] * 150, [["a dog runs ."]] * 150, tokenized)
     assert not caplog.records
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_evaluation_that_fails_restores_the_mode_of_the_model(training):
+    def fail():
+        raise OSError("no disk")
+        yield
+
+    model = nn.Linear(1, 1).train(training)
+    with pytest.raises(OSError, match="no disk"):
+        evaluate(model, fail(), lambda *_: None)
+    assert model.training is training

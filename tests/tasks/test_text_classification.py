@@ -1,5 +1,7 @@
 """Classes and vectors of texts equal those of one plain forward pass for each text."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -65,3 +67,18 @@ def test_one_string_instead_of_a_list_is_refused(classifier, masked_lm, embedder
     for method in (classifier.classify, classifier.embed, masked_lm.embed, embedder.embed):
         with pytest.raises(ValueError, match="not one string"):
             method("the cat")
+
+
+def test_a_mixture_of_texts_and_token_ids_is_refused(classifier, masked_lm, embedder, texts):
+    [ids] = classifier.encode(texts[:1])
+    for method in (classifier.classify, classifier.embed, masked_lm.embed, embedder.embed):
+        for mixed in ([ids, "a dog"], ["a dog", ids]):
+            with pytest.raises(ValueError, match=r"^1 of 2 texts are lists of token ids, the others strings; give one kind$"):
+                method(mixed)
+
+
+def test_an_untrained_classifier_embeds_but_does_not_classify(classifier, texts):
+    untrained = dataclasses.replace(classifier, run=dataclasses.replace(classifier.run, untrained=("classifier",)))
+    with pytest.raises(ValueError, match=r"no trained classes; use regard train classify init=THIS_FOLDER data\.train=FILE$"):
+        untrained.classify(texts)
+    assert torch.equal(untrained.embed(texts), classifier.embed(texts))

@@ -223,3 +223,11 @@ def test_an_answer_has_at_most_the_tokens_asked_for(translator, beam):
         assert [answer.tokens for answer in cut] == [answer.tokens[:2] for answer in whole]
     with pytest.raises(ValueError, match="answers of 0 tokens; ask for 1 or more"):
         translator.translate(TEXTS, tokens=0)
+
+
+def test_a_mixture_of_texts_and_token_ids_is_refused(translator):
+    ids = translator.encode(TEXTS[:2])
+    for mixed in ([TEXTS[0], *ids], [*ids, TEXTS[0]]):
+        with pytest.raises(ValueError, match=r"^2 of 3 texts are lists of token ids, the others strings; give one kind$"):
+            translator.translate(mixed)
+    assert translator.translate([]) == []

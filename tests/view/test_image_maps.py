@@ -50,7 +50,7 @@ def random_image(side: int, channels: int = 1):
 
 def weights_of(predictor: ImageClassifier, image) -> list[torch.Tensor]:
     with watch(predictor.model) as recorded, torch.inference_mode():
-        predictor.model(predictor.read(image))
+        predictor.model(predictor.to_input(image))
     return [calls[0] for calls in recorded.values()]
 
 
@@ -169,7 +169,7 @@ def test_the_image_shown_is_the_models_input(side, channels):
     predictor, image = classifier("vit", **{**VIT, "channels": channels}), random_image(side, channels)
     attention = map_image_attention(predictor, image)
     assert np.shape(attention.image) == (12, 12, channels)
-    torch.testing.assert_close(torch.tensor(attention.image).permute(2, 0, 1)[None] / 127.5 - 1, predictor.read(image))
+    torch.testing.assert_close(torch.tensor(attention.image).permute(2, 0, 1)[None] / 127.5 - 1, predictor.to_input(image))
     [[best]] = predictor.classify([image])
     assert (attention.prediction, attention.probability) == (best.text, pytest.approx(best.probability))
 

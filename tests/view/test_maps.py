@@ -112,3 +112,11 @@ def test_json_round_trips():
     attention = AttentionMap("cross-attention", ["▁größe", "</s>"], ["▁size"], [[1.0], [0.25]])
     assert "größe" in attention.to_json()
     assert AttentionMap(**json.loads(attention.to_json())) == attention
+
+
+def test_a_predictor_without_a_map_is_refused_with_its_verbs():
+    class Captioner:
+        VERBS = ("caption", "describe")
+
+    with pytest.raises(ValueError, match=r"^no attention of a Captioner can be shown; use regard caption or describe$"):
+        map_attention(Captioner(), TEXT)

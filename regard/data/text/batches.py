@@ -82,7 +82,7 @@ def all_labeled_batches(store: PairStore, special: SpecialTokens, tokens: int) -
 
 
 def _endless(store: PairStore, tokens: int, seed: int, position: DataPosition, ends: int,
-             collate: Callable[[Pool], Batch]) -> BatchStream[Batch]:  # fmt: skip
+             collate: Callable[[Pool, Ints], Batch]) -> BatchStream[Batch]:  # fmt: skip
     """`ends` is the number of tokens that collating adds to a text: its end, and its start if the model reads one."""
     epoch, pool, skip = position
     while True:
@@ -96,17 +96,19 @@ def _endless(store: PairStore, tokens: int, seed: int, position: DataPosition, e
             for index in range(skip, len(rows)):
                 last = index + 1 == len(rows)
                 after = DataPosition(epoch, pool + 1, 0) if last else DataPosition(epoch, pool, index + 1)
-                yield partial(collate, pairs.take(rows[index])), after
+                # The last batch is copied at once: its caller may keep it, and would keep this pool, while the next is read.
+                at = rows[index]
+                yield partial(collate, *((pairs.take(at), np.arange(len(at))) if last else (pairs, at))), after
             pool, skip = pool + 1, 0
             del pairs, rows  # before the next pool is read: one pool is in memory, not two
         epoch, pool = epoch + 1, 0
 
 
-def _once(store: PairStore, tokens: int, ends: int, collate: Callable[[Pool], Batch]) -> Iterator[Batch]:
+def _once(store: PairStore, tokens: int, ends: int, collate: Callable[[Pool, Ints], Batch]) -> Iterator[Batch]:
     for first in range(0, store.blocks, POOL):
         pairs = store.read(range(first, min(first + POOL, store.blocks)))
         for rows in _split_by_tokens(pairs, tokens, np.arange(len(pairs.starts)), ends):
-            yield collate(pairs.take(rows))
+            yield collate(pairs, rows)
         del pairs
 
 
@@ -114,8 +116,8 @@ def _split_by_tokens(pool: Pool, tokens: int, order: Ints, ends: int) -> list[In
     """Rows of a pool → batches whose longer side, padded, has at most `tokens` tokens; a longer pair is a batch alone."""
     longer = np.maximum(pool.sources, pool.targets) + ends
     # Pairs of one length go from short sources to short targets, those of the next length back: neighbours are alike.
-    lean = np.where(longer % 2, 1, -1) * (pool.sources - pool.targets)
-    order = order[np.lexsort((lean[order], longer[order]))]  # ties stay in the order given
+    length_difference = np.where(longer % 2, 1, -1) * (pool.sources - pool.targets)
+    order = order[np.lexsort((length_difference[order], longer[order]))]  # ties stay in the order given
     longer = longer[order]
     cuts, first, max_len = [0], 0, 0
     for i, length in enumerate(longer.tolist()):
@@ -126,13 +128,15 @@ def _split_by_tokens(pool: Pool, tokens: int, order: Ints, ends: int) -> list[In
     return [order[a:b] for a, b in zip(cuts, [*cuts[1:], len(order)], strict=True)]
 
 
-def _collate_pairs(special: SpecialTokens, pairs: Pool) -> PairBatch:
+def _collate_pairs(special: SpecialTokens, pool: Pool, rows: Ints) -> PairBatch:
+    pairs = pool.take(rows)
     source, target = _sides(pairs)
     source, target = _pad_rows(source, pairs.sources, special, 0), _pad_rows(target, pairs.targets, special, 1)
     return PairBatch(torch.from_numpy(source), torch.from_numpy(target), special.pad)
 
 
-def _collate_texts(special: SpecialTokens, pairs: Pool) -> LabeledBatch:
+def _collate_texts(special: SpecialTokens, pool: Pool, rows: Ints) -> LabeledBatch:
+    pairs = pool.take(rows)
     tokens, label = _sides(pairs)
     text = _pad_rows(tokens, pairs.sources, special, 1)
     mask = np.arange(text.shape[1]) < pairs.sources[:, None] + 2  # not `text != pad`: the end token may be the padding

@@ -42,7 +42,7 @@ class TextDataset(NamedTuple):
     text_sample: str = ""  # the start of the validation text, to be continued during training
 
 
-def prepare_pairs(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, task: str = "translation",
+def prepare_pairs(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, task: str,
                   check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
     """Prepare sentence pairs of one set or a mixture; `check` may refuse an existing tokenizer before any is encoded."""
     require_kind(data, ("pairs", "labels"), task, mixed=True)
@@ -54,7 +54,7 @@ def prepare_pairs(data: TextData, tokenizer_file: Path, report: Report, progress
 
 
 def prepare_text(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, extra_tokens: tuple[str, ...],
-                 task: str = "language_model", check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
+                 task: str, check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
     """Prepare one plain text; `extra_tokens` are the mask token or the sentinels that the task needs."""
     require_kind(data, ("text",), task)
     train, valid = find_split(data, "train"), find_split(data, "valid")
@@ -65,7 +65,7 @@ def prepare_text(data: TextData, tokenizer_file: Path, report: Report, progress:
 
 
 def prepare_labeled(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *,
-                    task: str = "text_classification", check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
+                    task: str, check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
     """Prepare labelled texts; the tokenizer is trained on the texts alone."""
     require_kind(data, ("labels",), task)
     train, _ = find_split(data, "train"), find_split(data, "valid")

@@ -62,7 +62,7 @@ def _aligned(source: Path, target: Path) -> Iterator[Pair]:
     for number, (left, right) in enumerate(zip_longest(read_lines(source), read_lines(target)), 1):
         if left is None or right is None:
             short, long = (source, target) if left is None else (target, source)
-            raise ValueError(f"{short} ends after line {number - 1}, {long} goes on; give files of the same length")
+            raise ValueError(f"{short} ends after line {number - 1}, {long} has more lines; give files of the same length")
         yield left, right
 
 

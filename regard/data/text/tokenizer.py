@@ -9,7 +9,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,8 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from regard.config import nearest
 from regard.data.files import write_atomic
 
-__all__ = ["BOS", "EOS", "KINDS", "PAD", "SENTINELS", "UNK", "SpecialTokens", "Tokenizer", "train_bpe", "train_tokenizer"]
+__all__ = ["BOS", "EOS", "KINDS", "PAD", "SENTINELS", "UNK", "SpecialTokens", "Tokenizer", "to_ids", "train_bpe",
+           "train_tokenizer"]  # fmt: skip
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3  # ids in tokenizers trained here
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
@@ -237,3 +238,11 @@ class Tokenizer:
     def tokens_to_ids(self, tokens: Sequence[str]) -> list[int]:
         """The ids of tokens as spelled in the vocabulary."""
         return [self.special.unk if (n := self._inner.token_to_id(token)) is None else n for token in tokens]
+
+
+def to_ids(texts: Sequence[str] | Sequence[list[int]], encode: Callable[[Sequence[str]], list[list[int]]]) -> list[list[int]]:
+    """Encode texts, unless they are lists of token ids already."""
+    ids = [text for text in texts if isinstance(text, list)]
+    if ids and len(ids) < len(texts):
+        raise ValueError(f"{len(ids)} of {len(texts)} texts are lists of token ids, the others strings; give one kind")
+    return ids or encode(texts)  # type: ignore[arg-type]

@@ -76,10 +76,13 @@ def all_windows(text: Tokens, length: int, tokens: int) -> Iterator[WindowBatch]
 
 def masked_windows(text: Tokens, length: int, tokens: int, seed: int, special: SpecialTokens, special_ids: Sequence[int],
                    vocab: int, position: DataPosition = DataPosition()) -> BatchStream[MaskedBatch]:  # fmt: skip
-    """Endless batches of windows of `length` tokens, start and end included; `special_ids` are never masked nor sampled."""
+    """Endless batches of windows of `length` tokens, start and end included; `special_ids` are never masked nor sampled.
+
+    A batch with nothing to mask is skipped; to know, windows are read up to the first ordinary token's, usually one.
+    """
     (inside, kept), last = _plan_masking(length, special, special_ids), position.epoch
     for seeds, starts, after in _order(len(text), inside, inside, tokens // length, seed, position):
-        if not np.isin(_take(text, starts, inside), kept).all():  # a window of one line end has nothing to mask
+        if any(not np.isin(text[start : start + inside], kept).all() for start in starts):
             yield partial(_mask, text, starts, inside, special, kept, vocab, seeds), after
             last = after.epoch
         elif after.epoch > last + 1:

@@ -124,7 +124,7 @@ def test_misaligned_files_are_named_with_the_line_where_one_ends(tmp_path, longe
     names = ("a.en", "a.it")
     with pytest.raises(ValueError, match="give files of the same length") as error:
         pairs(tmp_path, *contents, names=names)
-    assert f"{names[1 - longer]} ends after line 2, {tmp_path / names[longer]} goes on" in str(error.value)
+    assert f"{names[1 - longer]} ends after line 2, {tmp_path / names[longer]} has more lines" in str(error.value)
 
 
 def test_a_bad_byte_in_the_second_of_two_files_is_named(tmp_path):

@@ -1,5 +1,6 @@
 """Batches: every pair or text once an epoch, within the token budget, in an order that can be resumed."""
 
+import weakref
 from collections import Counter
 from itertools import islice, pairwise
 
@@ -286,9 +287,42 @@ def test_labelled_texts_resume_from_any_position(small):
             assert after_a == after_b
 
 
-def test_batches_built_late_do_not_keep_their_pool_and_equal_those_built_at_once(small):
+def test_batches_built_late_equal_those_built_at_once(small):
     found, _ = corpus(50)
     makes = [make for make, _ in islice(batch.pair_batches(found, TOKENS, 40, 1), 30)]  # several pools
     for make, (wanted, _) in zip(makes[::-1], [*islice(pair_batches(found, TOKENS, 40, 1), 30)][::-1], strict=True):
         assert torch.equal(make().source, wanted.source)
         assert torch.equal(make().target, wanted.target)
+
+
+def test_a_batch_is_taken_from_its_pool_when_it_is_built(small, monkeypatch):
+    found, _ = corpus(50)
+    taken: list[int] = []
+    take = batch.Pool.take
+    monkeypatch.setattr(batch.Pool, "take", lambda pool, rows: taken.append(len(rows)) or take(pool, rows))
+    stream = batch.pair_batches(found, TOKENS, 40, 1)
+    make, after = next(stream)
+    assert after.batch == 1
+    assert taken == []
+    make()
+    assert len(taken) == 1
+
+
+def test_no_batch_keeps_a_pool_while_the_next_is_read(small, monkeypatch):
+    found, _ = corpus(50)
+    alive: list[weakref.ref] = []
+    read = type(found).read
+
+    def spy(store, blocks):
+        assert not any(tokens() is not None for tokens in alive)
+        pool = read(store, blocks)
+        alive.append(weakref.ref(pool.tokens))
+        return pool
+
+    monkeypatch.setattr(type(found), "read", spy)
+    stream, pools = batch.pair_batches(found, TOKENS, 40, 1), set()
+    while len(pools) < 3:
+        make, after = next(stream)  # as in the training loop, `make` is kept until the next one is there
+        make()
+        pools.add((after.epoch, after.pool))
+    assert len(alive) >= 2

@@ -232,3 +232,12 @@ def test_a_batch_is_built_when_it_is_asked_for(monkeypatch):
     assert not built_batches
     wanted = [batch for batch, _ in islice(masked_windows(text, 9, 30, 1, TOKENS, SPECIAL, 1000), 10)]
     assert all(torch.equal(makes[i]().shown, wanted[i].shown) for i in (7, 2, 7))  # in any order, again and again
+
+
+def test_one_window_of_a_masked_batch_is_read_before_it_is_built(monkeypatch):
+    text = np.arange(100, 400, dtype=np.uint16)
+    read: list[int] = []
+    isin = np.isin
+    monkeypatch.setattr(streams_of.np, "isin", lambda values, *how: read.append(values.size) or isin(values, *how))
+    next(streams_of.masked_windows(text, 9, 30, 1, TOKENS, SPECIAL, 1000))
+    assert read == [7]
