@@ -210,7 +210,7 @@ def _score(generator: TextGenerator, split: str, options: ScoreOptions) -> list[
 
 
 def _check(run: Run, model: CausalModel) -> None:
-    require_context(run, model, extra=0)
+    require_context(run, model.max_len, extra=0)
     length, context = run.data.max_len, model.max_len
     if not run.init and length < context:
         raise ValueError(f"data.max_len={length} would leave positions {length + 1} to {context} of the model untrained; "

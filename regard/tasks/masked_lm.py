@@ -23,7 +23,7 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.windows import MaskedBatch, all_masked_windows, masked_windows
 from regard.tasks.language_model import perplexity, plain_text, validation_of
 from regard.tasks.loss import linear_cross_entropy
-from regard.tasks.metrics import Score, evaluate
+from regard.tasks.metrics import Score, evaluate, to_device
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 from regard.tasks.text_embedding import Prediction, TextEmbedder, TextEncoder
 
@@ -175,7 +175,7 @@ class _Predicted(NamedTuple):
 def _predict(model: nn.Module, batches: Iterable[MaskedBatch]) -> _Predicted:
     device, columns = next(model.parameters()).device, list[list[Ints]]()
     for batch in batches:
-        moved = batch.to(device)
+        moved = to_device(batch, device)
         best = model.lm_head(model.encode(moved.shown)[moved.chosen]).argmax(-1).cpu()  # type: ignore[operator]
         rows, positions = batch.chosen.nonzero().T
         columns.append([best.numpy(), batch.truth[rows, positions].numpy(), batch.truth[rows, positions - 1].numpy()])
@@ -219,6 +219,6 @@ TASK: Task[MaskedModel, TextDataset, MaskedBatch, MaskedLM | TextEmbedder] = Tas
     predictor=lambda model, run, tokenizer, _: (TextEmbedder if LM_HEAD in run.untrained else MaskedLM)(model, tokenizer, run),
     score=_score,
     samples=_samples,
-    check=lambda run, model: require_context(run, model, extra=0),
+    check=lambda run, model: require_context(run, model.max_len, extra=0),
     trains=(LM_HEAD,),
 )

@@ -1,15 +1,15 @@
 """How good a model is: BLEU and chrF by sacreBLEU with their signatures, accuracy and F1, validation loss."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, nn
 
-__all__ = ["Batch", "Score", "classification_scores", "evaluate", "translation_scores"]
+__all__ = ["Batch", "Score", "classification_scores", "evaluate", "to_device", "translation_scores"]
 
 
 class Score(NamedTuple):
@@ -27,11 +27,17 @@ class Batch(Protocol):
     def tokens(self) -> int:
         """How many predictions it holds; the loss is averaged over them."""
 
-    def to(self, device: torch.device) -> Self:
-        """The same batch on another device."""
+    def __iter__(self) -> Iterator[Any]:
+        """Its tensors, in the order of its constructor."""
 
 
 BatchT = TypeVar("BatchT", bound=Batch)
+
+
+def to_device(batch: BatchT, device: torch.device) -> BatchT:
+    """The same batch on another device."""
+    parts = (part.to(device, non_blocking=True) if isinstance(part, Tensor) else part for part in batch)
+    return type(batch)(*parts)
 
 
 @torch.inference_mode()
@@ -42,7 +48,7 @@ def evaluate(model: nn.Module, batches: Iterable[BatchT], loss: Callable[[Any, B
     try:
         model.eval()
         for batch in batches:
-            _, nll = loss(model, batch.to(device), 0.0)
+            _, nll = loss(model, to_device(batch, device), 0.0)
             total, count = total + float(nll), count + batch.tokens
     finally:
         model.train(training)

@@ -58,5 +58,5 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     loss=sequence_loss,
     predictor=lambda model, run, tokenizer, labels: Translator(model, tokenizer, run, decode_spans),
     score=_score,
-    check=lambda run, model: require_context(run, model, extra=1),
+    check=lambda run, model: require_context(run, model.max_len, extra=1),
 )

@@ -98,15 +98,9 @@ class Task(Generic[Model, Data, BatchT, Predictor]):
     score_text: Callable[[Run], str] = lambda run: ""  # how they were scored, for the card
 
 
-class _HasContext(Protocol):
-    @property
-    def max_len(self) -> float:
-        """The context length."""
-
-
-def require_context(run: Run, model: _HasContext, extra: int) -> None:
+def require_context(run: Run, context: float, extra: int) -> None:
     """Refuse texts longer than the model's context; `extra` tokens mark their start or end."""
-    length, context = run.data.max_len, model.max_len
+    length = run.data.max_len
     if length + extra > context:
         longer = "" if run.init else f" or model.max_len={length + extra}"
         raise ValueError(f"data.max_len={length} and {extra} for start or end exceed the model's context length of {context} "

@@ -113,7 +113,7 @@ TASK: Task[ClassifyingEncoder, TextDataset, LabeledBatch, TextClassifier] = Task
     predictor=lambda model, run, tokenizer, labels: TextClassifier(model, tokenizer, run, labels),
     score=_score,
     samples=_samples,
-    check=lambda run, model: require_context(run, model, extra=2),
+    check=lambda run, model: require_context(run, model.max_len, extra=2),
     unit="text",
     int8=True,
     trains=("pooler", "classifier"),

@@ -301,7 +301,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     predictor=lambda model, run, tokenizer, labels: Translator(model, tokenizer, run),
     score=_score,
     samples=_samples,
-    check=lambda run, model: require_context(run, model, extra=1),
+    check=lambda run, model: require_context(run, model.max_len, extra=1),
     advice=_advice,
     scored_by_search=True,
     int8=True,

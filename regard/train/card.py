@@ -25,31 +25,28 @@ def card(run: Run, *, version: str, command: str, parameters: int, minutes: floa
         **({"initialized from": run.init} if run.init else {}),
         "validation loss": f"{loss:.4f} nats per {task.unit}",
     }
-    lines = [
-        "---",
-        "library_name: regard",
-        f"tags: [{task.card.tag}, {run.family}]",
-        *(["language: [" + ", ".join(languages) + "]"] if languages else []),
-        "---",
-        f"# {run.name}",
-        "",
-        f"A {run.family} that {task.card.does}, trained by regard {version}:",
-        "",
-        f"    {command}",
-        "",
-        "| | |",
-        "|---|---|",
-        *(f"| {key} | {value} |" for key, value in facts.items()),
-        "",
-        f"Scores on validation data{task.score_text(run)}:",
-        "",
-        "| | | signature |",
-        "|---|---|---|",
-        *(f"| {score.name} | {score.value:.2f} | `{score.signature}` |" for score in scores),
-        "",
-        f"Use it with `regard {task.card.verb}` on this folder, or in Python:",
-        "",
-        f'    regard.load("this/folder").{task.card.call}',
-        "",
-    ]
-    return "\n".join(lines)
+    language = f"language: [{', '.join(languages)}]\n" if languages else ""
+    rows = "".join(f"| {key} | {value} |\n" for key, value in facts.items())
+    table = "".join(f"| {score.name} | {score.value:.2f} | `{score.signature}` |\n" for score in scores)
+    return f"""---
+library_name: regard
+tags: [{task.card.tag}, {run.family}]
+{language}---
+# {run.name}
+
+A {run.family} that {task.card.does}, trained by regard {version}:
+
+    {command}
+
+| | |
+|---|---|
+{rows}
+Scores on validation data{task.score_text(run)}:
+
+| | | signature |
+|---|---|---|
+{table}
+Use it with `regard {task.card.verb}` on this folder, or in Python:
+
+    regard.load("this/folder").{task.card.call}
+"""

@@ -28,7 +28,7 @@ from regard.run_folder import RunFolder
 from regard.tasks import task_of
 from regard.tasks.finetuning import copy_tokenizer, load_init_weights
 from regard.tasks.load import pick_device
-from regard.tasks.metrics import Score, evaluate
+from regard.tasks.metrics import Score, evaluate, to_device
 from regard.tasks.task import Dataset, ScoreOptions, Task
 from regard.train import checkpoint, malloc
 from regard.train.card import card
@@ -226,7 +226,7 @@ def _loop(training: _Training, log: Log | None) -> None:
             # 2) Loss and gradients, averaged over the predictions of all processes.
             world.seed(t.seed, state.step)
             for batch in batches:
-                loss, batch_nll = task.loss(model, batch.to(training.device), t.label_smoothing)
+                loss, batch_nll = task.loss(model, to_device(batch, training.device), t.label_smoothing)
                 (loss / tokens).backward()
                 nll += float(batch_nll)
             nll, asked = world.all_reduce(model, nll, bool(stop))

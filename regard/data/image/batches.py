@@ -41,10 +41,6 @@ class ImageBatch(NamedTuple):
         """Classes to predict: one for each image."""
         return len(self.label)
 
-    def to(self, device: torch.device) -> "ImageBatch":
-        """The same batch on another device."""
-        return ImageBatch(*(part.to(device, non_blocking=True) for part in self))
-
 
 def image_batches(store: ImageStore, image: int, batch: int, seed: int, data: ImageData,
                   position: DataPosition = DataPosition()) -> BatchStream[ImageBatch]:  # fmt: skip

@@ -37,10 +37,6 @@ class PairBatch(NamedTuple):
         """Target tokens to predict, including ends, without padding."""
         return int((self.target[:, 1:] != self.pad).sum())
 
-    def to(self, device: torch.device) -> "PairBatch":
-        """The same batch on another device."""
-        return PairBatch(self.source.to(device, non_blocking=True), self.target.to(device, non_blocking=True), self.pad)
-
 
 class LabeledBatch(NamedTuple):
     """Texts, padded, and the class of each."""
@@ -53,10 +49,6 @@ class LabeledBatch(NamedTuple):
     def tokens(self) -> int:
         """Classes to predict: one for each text."""
         return len(self.label)
-
-    def to(self, device: torch.device) -> "LabeledBatch":
-        """The same batch on another device."""
-        return LabeledBatch(*(part.to(device, non_blocking=True) for part in self))
 
 
 def pair_batches(store: PairStore, special: SpecialTokens, tokens: int, seed: int,

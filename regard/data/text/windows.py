@@ -37,10 +37,6 @@ class WindowBatch(NamedTuple):
         """Tokens to predict."""
         return self.text[:, 1:].numel()
 
-    def to(self, device: torch.device) -> "WindowBatch":
-        """The same windows on another device."""
-        return WindowBatch(self.text.to(device, non_blocking=True))
-
 
 class MaskedBatch(NamedTuple):
     """Windows from start to end token, in which some tokens were chosen for prediction, and most of those masked."""
@@ -53,10 +49,6 @@ class MaskedBatch(NamedTuple):
     def tokens(self) -> int:
         """Tokens to predict."""
         return int(self.chosen.sum())
-
-    def to(self, device: torch.device) -> "MaskedBatch":
-        """The same windows on another device."""
-        return MaskedBatch(*(part.to(device, non_blocking=True) for part in self))
 
 
 def windows(text: Tokens, length: int, tokens: int, seed: int,

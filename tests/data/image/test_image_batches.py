@@ -16,6 +16,7 @@ from regard.data.image.batches import ImageBatch, all_image_batches, stratified_
 from regard.data.image.config import ImageData
 from regard.data.image.store import store_images
 from regard.data.position import DataPosition
+from regard.tasks.metrics import to_device
 
 ALL = ImageData(crop=2, flip=True, augment=0.5, mixup=0.4, erase=0.5)
 PLAIN = ImageData()
@@ -182,7 +183,7 @@ def test_mixup_keeps_both_labels():
 def test_a_batch_counts_its_images_and_moves_to_a_device():
     batch = next(all_image_batches(store(), 8, 5, PLAIN))
     assert batch.tokens == 5
-    moved = batch.to(torch.device("meta"))
+    moved = to_device(batch, torch.device("meta"))
     assert isinstance(moved, ImageBatch)
     assert all(part.device.type == "meta" for part in moved)
 

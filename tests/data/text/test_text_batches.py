@@ -17,6 +17,7 @@ from regard.data.text import store
 from regard.data.text.batches import PairBatch, all_labeled_batches, all_pair_batches, pad
 from regard.data.text.store import encode_labeled, encode_pairs
 from regard.data.text.tokenizer import BOS, EOS, PAD, UNK, SpecialTokens
+from regard.tasks.metrics import to_device
 
 TOKENS = SpecialTokens(PAD, BOS, EOS, UNK, None, ())
 THEIRS = SpecialTokens(pad=7, bos=7, eos=5, unk=6, mask=None, sentinels=())  # another library's, whose start token is the padding
@@ -227,7 +228,7 @@ def test_other_special_tokens_are_used_instead_of_ours():
                 side = torch.where(side == mine, yours, side)
             assert torch.equal(side, here)
         assert other.tokens == one.tokens
-        assert other.to(torch.device("cpu")).pad == 7
+        assert to_device(other, torch.device("cpu")).pad == 7
     assert sum(one.tokens for one in theirs) == sum(len(target) + 1 for _, target in pairs)
 
 
@@ -283,7 +284,7 @@ def test_labelled_texts_resume_from_any_position(small):
     for stop in (1, 7, 20):
         rest = islice(labeled_batches(found, TOKENS, 40, 3, whole[stop - 1][1]), 40 - stop)
         for (a, after_a), (b, after_b) in zip(whole[stop:], rest, strict=True):
-            assert all(torch.equal(x, y) for x, y in zip(a, b.to(torch.device("cpu")), strict=True))
+            assert all(torch.equal(x, y) for x, y in zip(a, to_device(b, torch.device("cpu")), strict=True))
             assert after_a == after_b
 
 
