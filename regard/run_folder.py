@@ -148,8 +148,9 @@ class RunFolder:
         """Create the folder and keep other trainings out of it and of its checkpoints; a killed process frees its locks."""
         self.created = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
+        self._refuse_links()
         with _lock(self.path):
-            self._refuse_links()
+            self._refuse_links()  # again, now that nobody else trains here
             for part in self.path.glob(".*.part"):  # left by a killed process
                 part.unlink()
             if self.checkpoints.parent != self.path:

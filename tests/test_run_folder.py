@@ -113,13 +113,13 @@ def test_checkpoints_in_another_folder_resume_to_the_same_bits(regard, tmp_path)
     elsewhere = f"train.checkpoints={other}"
     assert train(regard, run, elsewhere, "train.steps=10").code == 0
     assert not (run / "checkpoints").exists()
-    assert sorted(path.name for path in other.glob("step-*")) == ["step-00000005", "step-00000010"]
+    assert sorted(path.name for path in (other / "run").glob("step-*")) == ["step-00000005", "step-00000010"]
     result = train(regard, run, elsewhere, "--resume")
     assert result.code == 0, result.err
     assert "resumed at step 10" in result.err
     assert train(regard, whole).code == 0
     for name in ("model.safetensors", "optimizer.safetensors"):
-        found, wanted = (folder / "step-00000015" / name for folder in (other, whole / "checkpoints"))
+        found, wanted = (folder / "step-00000015" / name for folder in (other / "run", whole / "checkpoints"))
         assert found.read_bytes() == wanted.read_bytes()
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
@@ -129,22 +129,24 @@ def test_a_run_resumed_without_its_checkpoints_key_finds_them(regard, tmp_path):
     assert train(regard, run, f"train.checkpoints={other}", "train.steps=10").code == 0
     result = train(regard, run, "--resume")
     assert "resumed at step 10" in result.err
-    assert (other / "step-00000015").is_dir()
+    assert (other / "run" / "step-00000015").is_dir()
     assert not (run / "checkpoints").exists()
 
 
 def test_fresh_deletes_nothing_but_checkpoints_in_another_folder(regard, tmp_path):
     other, run = tmp_path / "other", tmp_path / "run"
-    (other / "notes").mkdir(parents=True)
-    (other / "notes" / "precious").write_text(KEEP)
-    (other / "precious").write_text(KEEP)
-    (other / "linked").symlink_to(other / "notes")
+    for folder in (other, other / "run"):
+        (folder / "step-ladder").mkdir(parents=True)
+        (folder / "step-ladder" / "precious").write_text(KEEP)
+        (folder / "precious").write_text(KEEP)
+        (folder / "linked").symlink_to(folder / "step-ladder")
     elsewhere = f"train.checkpoints={other}"
     assert train(regard, run, elsewhere).code == 0
     assert train(regard, run, elsewhere, "train.steps=5", "--fresh").code == 0
-    assert [path.name for path in other.glob("step-*")] == ["step-00000005"]
-    assert (other / "precious").read_text() == (other / "notes" / "precious").read_text() == KEEP
-    assert (other / "linked").is_symlink()
+    assert [path.name for path in (other / "run").glob("step-0*")] == ["step-00000005"]
+    for folder in (other, other / "run"):
+        assert (folder / "precious").read_text() == (folder / "step-ladder" / "precious").read_text() == KEEP
+        assert (folder / "linked").is_symlink()
 
 
 def test_a_checkpoint_in_another_folder_that_is_a_link_is_refused(regard, tmp_path):
@@ -152,22 +154,46 @@ def test_a_checkpoint_in_another_folder_that_is_a_link_is_refused(regard, tmp_pa
     elsewhere = f"train.checkpoints={other}"
     assert train(regard, run, elsewhere, "train.steps=10").code == 0
     (tmp_path / "precious").write_text(KEEP)
-    weights = other / "step-00000010" / "model.safetensors"
+    weights = other / "run" / "step-00000010" / "model.safetensors"
     weights.unlink()
     weights.symlink_to(tmp_path / "precious")
     refused_in_one_line(train(regard, run, elsewhere, "--resume"), str(weights), "is a link")
     assert (tmp_path / "precious").read_text() == KEEP
 
 
-def test_two_trainings_cannot_share_a_folder_of_checkpoints(tmp_path):
+def test_the_checkpoints_of_another_run_are_refused(tmp_path):
     other = str(tmp_path / "other")
     run = read_run("reverse", (*SMALL, "train.steps=5", f"train.checkpoints={other}"))
-    with (
-        RunFolder(tmp_path / "first", other).locked(),
-        pytest.raises(ValueError, match=rf"another training is running in {other}; wait for it"),
-    ):
-        fit(run, tmp_path / "second")
-    assert fit(run, tmp_path / "second").steps == 5
+    assert fit(run, tmp_path / "a" / "run").steps == 5
+    with pytest.raises(ValueError, match=r"holds the checkpoints of .*/a/run; choose another train\.checkpoints"):
+        fit(run, tmp_path / "b" / "run")
+    assert fit(run, tmp_path / "b" / "second").steps == 5  # beside it, in a folder of its name
+
+
+def test_a_model_whose_checkpoints_are_gone_is_not_trained_from_the_start(regard, run):
+    shutil.rmtree(run / "checkpoints")
+    before = (run / "model.safetensors").read_bytes()
+    refused_in_one_line(train(regard, run, "--resume"), "holds a model", "no checkpoint", "--fresh")
+    assert (run / "model.safetensors").read_bytes() == before
+
+
+def test_a_run_stopped_before_its_first_checkpoint_starts_over(regard, run, small_run):
+    for name in ("checkpoints", "events"):
+        shutil.rmtree(run / name)
+    (run / "model.safetensors").unlink()
+    (run / "labels.txt").write_text("of other data\n")
+    assert train(regard, run, "train.steps=10", "--resume").code == 0
+    assert not (run / "labels.txt").exists()
+    assert (run / "model.safetensors").read_bytes() == (small_run / "model.safetensors").read_bytes()
+
+
+def test_a_training_that_cannot_begin_leaves_the_folder_of_the_user(regard, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    for folder in ("mine", "link"):
+        result = regard("train", "translate", "data.train=no.tsv", "data.valid=no.tsv", "--out", tmp_path / folder)
+        refused_in_one_line(result, "no file no.tsv")
+        assert (tmp_path / "mine").is_dir()
 
 
 def test_two_trainings_cannot_share_a_run_folder(run):

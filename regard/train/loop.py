@@ -129,8 +129,11 @@ class _Training:
 
 def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: World) -> _Training:
     """Data, model, optimizer: each a function of the run and its seed."""
-    begun = bool(files.saved()) or files.weights.exists()  # else it was stopped before its first checkpoint, and starts over
-    resuming = not world.is_main or (files.started and begun and not fresh)
+    saved = bool(files.saved())  # else it was stopped before its first checkpoint, and starts over
+    resuming = not world.is_main or (files.started and saved and not fresh)
+    if world.is_main and files.started and not saved and not fresh and files.weights.exists():
+        raise ValueError(f"{files.path} holds a model, but {files.checkpoints} no checkpoint of it; restore one, or start over "
+                         f"with --fresh")  # fmt: skip
     report = partial(console.print, soft_wrap=True, highlight=False, markup=False)
     device, task = pick_device(run.train.device), task_of(run)
 
@@ -157,7 +160,7 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
     torch.manual_seed(run.train.seed)
     model = FAMILIES[run.family].build(run.model).to(device)
     task.check(run, model)
-    if run.init and not (resuming and files.saved()):
+    if run.init and not (resuming and saved):
         load_init_weights(run, model)  # before anything is deleted
         report(f"initialized with the weights of {run.init}")
     elif not run.init and (advice := getattr(run.model, "advice", "")):
@@ -187,9 +190,6 @@ def _resume(training: _Training) -> None:
     """Go back to where an earlier training stopped, if there was one."""
     found = checkpoint.newest(training.files, training.report)
     if found is None:
-        if training.files.weights.exists():
-            raise ValueError(f"{training.files.path} holds a model, but {training.files.checkpoints} no checkpoint of it; "
-                             f"restore one, or start over with --fresh")  # fmt: skip
         return
     saved, state = found
     if state.data != training.state.data:

@@ -189,6 +189,14 @@ def test_a_checkpoint_saved_again_replaces_the_damaged_one(tmp_path):
     assert newest_step(tmp_path) == 2
 
 
+def test_a_checkpoint_just_saved_stays_though_a_damaged_one_is_newer(tmp_path):
+    save(tmp_path, 10, 20)
+    os.truncate(tmp_path / "checkpoints" / "step-00000020" / "model.safetensors", 10)
+    model, optimizer = trained(1)
+    checkpoint.save(RunFolder(tmp_path), state(17), model, optimizer, 3, every=10)  # Ctrl-C after a resume from step 10
+    assert newest_step(tmp_path, lambda text: None) == 17
+
+
 def test_a_folder_without_checkpoints_has_no_newest(tmp_path):
     assert checkpoint.newest(RunFolder(tmp_path), no_report) is None
 

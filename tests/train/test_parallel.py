@@ -240,7 +240,7 @@ def test_a_torchrun_that_is_asked_to_stop_leaves_a_checkpoint_to_resume_from(alo
     assert process.returncode not in (0, None)
     [saved] = (run / "checkpoints").iterdir()
     step = int(saved.name.removeprefix("step-"))
-    assert f"regard: stopped at step {step:,}, saved in {run}; go on with --resume" in errors
+    assert f"regard: stopped at step {step:,}, saved in {run}; continue with --resume" in errors
     assert [logged for logged, _ in log(run, "step", "loss")] == list(range(1, step + 1))
     more = (EVEN, "train.accumulate=2", f"train.steps={step + 2}")
     assert near(alone(*more, "--resume", out=run), alone(*more))

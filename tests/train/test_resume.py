@@ -129,7 +129,7 @@ def test_the_first_ctrl_c_saves_and_the_run_resumes_to_the_same_bits(bench, step
     run = bench.new()
     stopped = bench.train(run, step=step, signal=int(signal.SIGINT))
     assert stopped["status"] == 130
-    assert f"stopped at step {step}, saved in {run}; go on with --resume" in stopped["output"].replace("\n", " ")
+    assert f"stopped at step {step}, saved in {run}; continue with --resume" in stopped["output"].replace("\n", " ")
     assert (run / "checkpoints" / f"step-{step:08d}" / "state.json").exists()
     assert f"resumed at step {step}" in bench.finish(run)
 

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tomli_w
 from PIL import Image
 from small import SMALL
 
@@ -143,3 +144,36 @@ def test_a_finished_run_of_images_is_resumed_by_its_recipe_alone(regard, images,
 
 def test_an_unknown_key_is_refused_when_resuming_too(regard, text):
     refused(regard("train", "reverse", "train.step=12", "--out", text, "--resume"), "train.step", "'steps'")
+
+
+def test_the_optimizer_of_a_run_cannot_be_changed(regard, text):
+    result = regard("train", "reverse", "train.optimizer=adafactor", "--out", text, "--resume")
+    refused(result, "train.optimizer=adam", "train.optimizer=adafactor")
+
+
+def test_paths_are_compared_however_they_are_spelled(regard, images, photos):
+    command = [word if not str(word).startswith("data.train=") else f"data.train={photos}/../{photos.name}/" for word in images]
+    result = regard(*command, "--resume")
+    assert result.code == 0, result.err
+
+
+def test_keys_of_the_users_own_file_are_compared_and_applied(regard, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = {"model": {"dim": 16, "heads": 2, "depth": 1}, "data": {"source": "reverse", "pairs": 300, "vocab": 60},
+             "train": {"steps": 4, "batch_tokens": 256, "save_every": 2, "eval_every": 4}}  # fmt: skip
+    own = tmp_path / "mine.toml"
+    own.write_text(tomli_w.dumps(table))
+    assert regard("train", own).code == 0
+    own.write_text(tomli_w.dumps({**table, "train": {**table["train"], "steps": 6}}))
+    assert "after 6 steps" in regard("train", own, "--resume").out
+    own.write_text(tomli_w.dumps({**table, "model": {**table["model"], "dim": 32}}))
+    refused(regard("train", own, "--resume"), "model.dim=16", "model.dim=32")
+
+
+def test_a_file_of_the_user_may_be_called_run_toml(regard, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text(
+        'name = "mine"\n[model]\ndim = 16\nheads = 2\ndepth = 1\n[data]\nsource = "reverse"\npairs = 300\n[train]\nsteps = 2\n'
+    )
+    assert regard("train", "run.toml").code == 0
+    assert (tmp_path / "runs/mine/model.safetensors").exists()
