@@ -42,8 +42,9 @@ def show(
         check_file(out)
     predictor = load(run, device)
     show_input: dict[str, Callable[..., None]] = {"text": _show_text, "image": _show_image}
-    if predictor.INPUT not in show_input:
-        hint = getattr(predictor, "HINTS", {}).get("show", "cannot be shown; use regard " + " or ".join(predictor.VERBS))
+    if getattr(predictor, "INPUT", "") not in show_input:
+        other = "cannot be shown; use regard " + " or ".join(getattr(predictor, "VERBS", ("score",)))
+        hint = getattr(predictor, "HINTS", {}).get("show", other)
         raise ValueError(f"{run} {hint.replace('THIS_FOLDER', run)}")
     show_input[predictor.INPUT](predictor, what, out, layer, head, beam)
 

@@ -18,8 +18,8 @@ def open_run(run: str, verb: str, device: str, precision: str = "float32") -> An
     from regard.tasks.load import load
 
     predictor = load(run, device, precision)
-    if verb not in predictor.VERBS:
-        verbs = " or ".join(predictor.VERBS)
+    if verb not in (has := getattr(predictor, "VERBS", ())):
+        verbs = " or ".join(has or ("score",))
         hint = getattr(predictor, "HINTS", {}).get(verb, "")
         raise ValueError(f"{run} holds a {predictor.run.family}, which does not {verb}; use regard {verbs}" + hint)
     return predictor

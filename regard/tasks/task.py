@@ -83,7 +83,8 @@ class Task(Generic[Model, Data, BatchT, Predictor]):
     batches: Callable[[Run, Data, DataPosition], BatchStream[BatchT]]  # endless; makes a batch when called
     validation: Callable[[Run, Data], Iterator[BatchT]]  # every validation example once
     loss: Callable[[Model, BatchT, float], tuple[Tensor, Tensor]]  # (model, batch, label_smoothing) → two sums, see `loss.py`
-    predictor: Callable[[nn.Module, Run, Any, tuple[str, ...]], Predictor]  # (model, run, tokenizer, labels)
+    # (model, run, tokenizer, labels) → what `regard.load` returns, with the VERBS it answers and the INPUT that `show` gives it
+    predictor: Callable[[nn.Module, Run, Any, tuple[str, ...]], Predictor]
     score: Callable[[Predictor, str, ScoreOptions], list[Score]]  # of a split by name, or a file
     samples: Callable[[Predictor, Data], list[str]] = lambda predictor, dataset: []  # lines shown at every evaluation
     check: Callable[[Run, Model], None] = lambda run, model: None  # refuses a model that does not fit the data

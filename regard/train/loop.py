@@ -178,7 +178,7 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
 
     # 5) What the loop needs.
     words = f", vocabulary of {dataset.tokenizer.vocab:,} tokens" if dataset.tokenizer else ""
-    report(f"{run.family}: {_parameters(model):,} parameters on {device}{words}")
+    report(f"{run.family}: {sum(p.numel() for p in model.parameters()):,} parameters on {device}{words}")
     machine = f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads"
     state = TrainState(dataset.train.digest, machine + (f", {world.size} processes" if world.size > 1 else ""))
     ema = EMA(model, run.train.ema) if run.train.ema else None
@@ -292,16 +292,12 @@ def _finish(training: _Training, log: Log, command: str) -> Done:
     training.report("scoring the validation data")
     training.model.eval()
     scores = task.score(training.predictor(), "valid", ScoreOptions(limit=task.score_limit))
-    minutes = state.seconds / 60
-    text = card(run, version=VERSION, command=command, parameters=_parameters(training.model), minutes=minutes, steps=state.step,
+    minutes, count = state.seconds / 60, sum(p.numel() for p in training.model.parameters())
+    text = card(run, version=VERSION, command=command, parameters=count, minutes=minutes, steps=state.step,
                 loss=loss, scores=scores, batches=run.train.accumulate * training.world.size)  # fmt: skip
     write_atomic(training.files.card, text.encode())
     log.write(state.step, final_loss=loss, minutes=minutes, **{score.name: score.value for score in scores})
     return Done(training.files.path, state.step, loss, minutes, scores)
-
-
-def _parameters(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
 
 
 def _average(training: _Training) -> float:

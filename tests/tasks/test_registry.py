@@ -76,9 +76,6 @@ class BitsBatch(NamedTuple):
     def tokens(self):
         return len(self.label)
 
-    def to(self, device):
-        return BitsBatch(*(part.to(device) for part in self))
-
 
 class Split(NamedTuple):
     digest: str
@@ -130,7 +127,7 @@ TASK = Task(
     predictor=lambda model, run, tokenizer, labels: Majority(model, run, labels),
     score=score,
     samples=lambda predictor, dataset: [f"1 1 1 1 0 → {predictor.predict([1, 1, 1, 1, 0])}"],
-    batch_text=lambda run: f"{run.data.rows} rows",
+    batch_text=lambda run, batches: f"{batches * run.data.rows} rows",
     unit="row",
     decodes=False,
 )

@@ -280,6 +280,8 @@ class Ranked(World):
     def total(self, count: int) -> int:
         return count
 
+    def copy_from_main(self, tensors) -> None: ...
+
     def all_reduce(self, model: nn.Module, *values: float) -> list[float]:
         return list(values)
 
