@@ -302,7 +302,8 @@ def batches_made(monkeypatch, folder: Path, rank: int, size: int, accumulate: in
     files = RunFolder(folder)
     with monkeypatch.context() as patch, files.locked():
         patch.setitem(TASKS, run.task, dataclasses.replace(task, batches=counted))
-        training = loop._begin(run, files, True, Console(quiet=True), Ranked(rank, size))
+        training = loop._begin(run, files, True, Console(quiet=True), Ranked(0, size))
+        training.world = Ranked(rank, size)  # a worker begins in the folder that the first process has made
         made.clear()  # the batch that tries the data
         loop._loop(training, None)
     return made
