@@ -90,7 +90,7 @@ def newest(files: RunFolder, report: Callable[[str], None]) -> tuple[Checkpoint,
         try:
             return checkpoint, _verify(checkpoint, checkpoint.weights, checkpoint.optimizer)
         except DAMAGE as error:
-            report(f"{checkpoint.path} is damaged ({error}); going back to the one before it")
+            report(f"{checkpoint.path} is damaged ({error}); not used")
     if found:
         raise ValueError(f"no checkpoint of {files.path} is intact; train again with --fresh, or restore {found[-1].path}")
     return None

@@ -74,13 +74,17 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
             with files.removed_if_unused():
                 training = _begin(run, files, fresh, console or Console(stderr=True), world)
             _resume(training)
-            files.write_description(training.run.family, dataclasses.asdict(training.run.model), VERSION)
-            write_atomic(files.run, to_toml(training.run).encode())
+            complete = training.state.step >= run.train.steps and files.card.exists()
+            if complete:  # run.toml and the card say how it was trained
+                training.report("all steps are done; to train on, raise train.steps")
+            else:
+                files.write_description(training.run.family, dataclasses.asdict(training.run.model), VERSION)
+                write_atomic(files.run, to_toml(training.run).encode())
             world.wait()  # the others may read the folder now,
             world.wait()  # and have read it
             with closing(Log(files, training.state.step)) as log, malloc.keep_freed():
                 _loop(training, log)
-                return _finish(training, log, command or f"regard train {run.name}")
+                return _finish(training, log, "" if complete else command or f"regard train {run.name}")
 
 
 def _fit_worker(run: Run, files: RunFolder, world: World) -> Done:
@@ -281,21 +285,20 @@ def _loop(training: _Training, log: Log | None) -> None:
 
 
 def _finish(training: _Training, log: Log, command: str) -> Done:
-    """Average, score, write the card."""
+    """Average, score, write the card; without a command, the card stays as it is."""
     run, state, task = training.run, training.state, training.task
     loss = _average(training)
     if loss > state.best * (1 + WORSE):
-        training.report(
-            f"the validation loss was lowest, {state.best:.4f}, at step {state.best_step:,}, and rose after it: give more data, "
-            f"or stop there with train.patience=2, or train.steps"
-        )
+        training.report(f"the validation loss was lowest, {state.best:.4f}, at step {state.best_step:,}, and rose after it: give "
+                        f"more data, or stop there with train.patience=2, or train.steps")  # fmt: skip
     training.report("scoring the validation data")
     training.model.eval()
     scores = task.score(training.predictor(), "valid", ScoreOptions(limit=task.score_limit))
     minutes, count = state.seconds / 60, sum(p.numel() for p in training.model.parameters())
     text = card(run, version=VERSION, command=command, parameters=count, minutes=minutes, steps=state.step,
                 loss=loss, scores=scores, batches=run.train.accumulate * training.world.size)  # fmt: skip
-    write_atomic(training.files.card, text.encode())
+    if command:
+        write_atomic(training.files.card, text.encode())
     log.write(state.step, final_loss=loss, minutes=minutes, **{score.name: score.value for score in scores})
     return Done(training.files.path, state.step, loss, minutes, scores)
 
@@ -316,9 +319,8 @@ def _average(training: _Training) -> float:
     load_weights(training.model, files.weights)
     mean = training.validation_loss()
     kept = "average" if mean < last else "last"
-    training.report(
-        f"validation loss {last:.4f} of the last checkpoint, {mean:.4f} of the average of {len(weights)}: kept the {kept}"
-    )
+    how = f"{mean:.4f} of the average of {len(weights)}: kept the {kept}"
+    training.report(f"validation loss {last:.4f} of the last checkpoint, {how}")
     if kept == "last":
         write_atomic(files.weights, trained)
         load_weights(training.model, files.weights)

@@ -177,3 +177,11 @@ def test_a_file_of_the_user_may_be_called_run_toml(regard, tmp_path, monkeypatch
     )
     assert regard("train", "run.toml").code == 0
     assert (tmp_path / "runs/mine/model.safetensors").exists()
+
+
+def test_resuming_a_complete_run_leaves_what_it_says_of_its_training(regard, text):
+    before = {name: (text / name).read_bytes() for name in ("run.toml", "README.md", "model.safetensors")}
+    result = regard("train", "reverse", "train.lr=0.5", "--out", text, "--resume")
+    assert result.code == 0, result.err
+    assert "all steps are done; to train on, raise train.steps" in result.err
+    assert {name: (text / name).read_bytes() for name in before} == before
