@@ -1,7 +1,6 @@
 """regard: train, run and see inside Transformers, on your own data, on your own machine.
 
-The public names are those of `__init__.pyi`.  Each is imported when it is first used, so that `regard --help` and
-`import regard` do not wait for torch.
+The public names are those of `__init__.pyi`, each imported when it is first used: `import regard` does not wait for torch.
 """
 
 import re

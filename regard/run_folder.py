@@ -30,7 +30,6 @@ FORMAT = 3  # raised when an older regard could not read what a newer one writes
 DESCRIPTION = ("model_type", "regard_version", "format")  # keys of config.json that are not the model's own
 FILES = ("run.toml", "config.json", "model.safetensors", "labels.txt", "README.md", "log.jsonl", "tokenizer.json")
 PARTS = {".lock", ".tokenizer.part"}  # present before a training has begun
-STEP = re.compile(r"step-\d{8,}")  # names of checkpoints
 
 
 class Checkpoint:
@@ -127,7 +126,7 @@ class RunFolder:
 
     def saved(self) -> list[Checkpoint]:
         """All checkpoints, oldest first."""
-        return [Checkpoint(path) for path in sorted(self.checkpoints.glob("step-*")) if STEP.fullmatch(path.name)]
+        return [Checkpoint(path) for path in sorted(self.checkpoints.glob("step-*")) if re.fullmatch(r"step-\d{8,}", path.name)]
 
     def checkpoint(self, step: int) -> Checkpoint:
         """The checkpoint of a step, whether it exists or not."""

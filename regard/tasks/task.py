@@ -12,13 +12,11 @@ from torch import Tensor, nn
 
 from regard.config import Run
 from regard.data.position import BatchStream, DataPosition
+from regard.data.progress import Progress, Report
 from regard.data.text.tokenizer import Tokenizer
 from regard.tasks.metrics import Batch, Score
 
 __all__ = ["Batch", "Card", "Dataset", "EncodedSplit", "Progress", "Report", "ScoreOptions", "Task", "require_context"]
-
-Report = Callable[[str], None]  # prints one line
-Progress = Callable[[str, int], None]  # (what, how many are done)
 
 
 class EncodedSplit(Protocol):

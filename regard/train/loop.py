@@ -42,7 +42,6 @@ from regard.version import VERSION
 __all__ = ["Done", "Interrupted", "fit"]
 
 WORSE = 0.02  # relative rise of the validation loss above its lowest that is reported at the end
-Report = Callable[..., None]
 
 
 class Done(NamedTuple):
@@ -108,7 +107,7 @@ class _Training:
     task: Task[Any, Any, Any, Any]
     files: RunFolder
     console: Console
-    report: Report
+    report: Callable[..., None]
     device: torch.device
     dataset: Dataset
     model: nn.Module

@@ -25,6 +25,7 @@ from regard.data.cache import cached
 from regard.data.image.config import ImageData
 from regard.data.image.folders import ImageFolder, ImageSource, folder_source, list_images, named_source, split_validation
 from regard.data.image.io import Bytes, Ints, read_image, resize_square
+from regard.data.progress import Progress, Report
 from regard.data.sources import SOURCES
 
 __all__ = ["ImageDataset", "ImageInput", "ImageStore", "default_resize", "prepare", "read_split", "read_square",
@@ -33,9 +34,6 @@ __all__ = ["ImageDataset", "ImageInput", "ImageStore", "default_resize", "prepar
 FORMAT = 1  # of the files above
 REPORT_EVERY = 50  # images
 NAMED_CLASSES = 20  # named before training
-
-Report = Callable[[str], None]
-Progress = Callable[[str, int], None]
 
 
 class ImageInput(Protocol):

@@ -10,6 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
+from regard.data.progress import Progress, Report
 from regard.data.sources import SOURCES
 from regard.data.text.config import TextData
 from regard.data.text.readers import Pair
@@ -26,8 +27,6 @@ PROMPT = 40  # characters of validation text, continued at every evaluation
 MAX_CLASSES = 1000  # of an own file; more are probably not classes
 NAMED_CLASSES = 20  # named before training
 
-Report = Callable[[str], None]
-Progress = Callable[[str, int], None]
 Check = Callable[[Tokenizer], None]
 
 

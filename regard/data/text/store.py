@@ -36,7 +36,7 @@ UNKNOWN = "⁇"  # a word that a data set has removed; encoded as the unknown to
 
 Ints = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.unsignedinteger]
-Progress = Callable[[int], None]
+DoneCount = Callable[[int], None]
 Encoded = tuple[list[int], list[int]]  # source and target ids of a pair
 
 
@@ -99,7 +99,7 @@ class TextStore:
 
 
 def encode_pairs(pairs: Callable[[], Iterator[Pair]], name: str, identity: object, tokenizer: Tokenizer, max_len: int,
-                 progress: Progress = lambda done: None) -> PairStore:  # fmt: skip
+                 progress: DoneCount = lambda done: None) -> PairStore:  # fmt: skip
     """Encode a corpus into the cache folder, or find it there; pairs with an empty or too long side are counted and left out."""
 
     def encode(lines: list[Pair], _: int) -> Iterator[Encoded]:
@@ -111,7 +111,7 @@ def encode_pairs(pairs: Callable[[], Iterator[Pair]], name: str, identity: objec
 
 
 def encode_labeled(pairs: Callable[[], Iterator[Pair]], labels: Sequence[str], name: str, identity: object, tokenizer: Tokenizer,
-                   max_len: int, progress: Progress = lambda done: None) -> PairStore:  # fmt: skip
+                   max_len: int, progress: DoneCount = lambda done: None) -> PairStore:  # fmt: skip
     """Encode labelled texts; a text of more than `max_len` tokens is cut to `max_len` and counted as too long."""
     label_ids = {label: index for index, label in enumerate(labels)}
 
@@ -128,7 +128,7 @@ def encode_labeled(pairs: Callable[[], Iterator[Pair]], labels: Sequence[str], n
 
 
 def _write_pairs(pairs: Callable[[], Iterator[Pair]], name: str, dtype: "np.dtype[np.unsignedinteger]", max_len: int,
-                 encode: Callable[[list[Pair], int], Iterator[Encoded]], progress: Progress, cut: bool,
+                 encode: Callable[[list[Pair], int], Iterator[Encoded]], progress: DoneCount, cut: bool,
                  folder: Path) -> dict[str, object]:  # fmt: skip
     """Stream pairs to a folder; `encode` gets pairs and the count before them; long pairs are left out, or `cut`."""
     stream, digest, kept, done, too_long, empty, offset = pairs(), hashlib.sha256(), 0, 0, 0, 0, 0
@@ -167,7 +167,7 @@ def _append(values: Tokens, file: BinaryIO, digest: "hashlib._Hash") -> None:
 
 
 def encode_text(pieces: Callable[[], Iterator[str]], name: str, identity: object, tokenizer: Tokenizer,
-                progress: Progress = lambda done: None) -> TextStore:  # fmt: skip
+                progress: DoneCount = lambda done: None) -> TextStore:  # fmt: skip
     """Encode a plain text; non-empty lines end with the end token if the tokenizer drops line ends; `progress` gets tokens."""
 
     def write(folder: Path) -> dict[str, object]:
