@@ -23,7 +23,7 @@ class TextData:
     valid: str = ""  # the same, for validation
     columns: str = "source,target"  # keys of a JSONL line; a TSV line has source and target (text and class) first
     prefixed: bool = False  # put a T5 task prefix before each sentence: "translate English to German: "
-    tokenizer: Literal["bpe", "bytes", "wordpiece", "characters"] = "bpe"
+    tokenizer: Literal["bpe", "bytes", "wordpiece", "characters", "words"] = "bpe"
     vocab: int = 8000  # tokens to learn; more if there are more different characters
     max_len: int = 256  # tokens; longer pairs are left out, plain text is cut into windows of this length
     pairs: int = 20_000  # training pairs that a toy generates

@@ -3,7 +3,8 @@
 - `bpe`: subwords, ▁ for a space; one vocabulary for both languages; line ends are dropped;
 - `bytes`: byte-level subwords, as GPT-2's; any text round-trips exactly, nothing is unknown;
 - `wordpiece`: lower-cased subwords, ## inside a word, as BERT's;
-- `characters`: every character is a token, including line ends.
+- `characters`: every character is a token, including line ends;
+- `words`: lower-cased whole words and punctuation, the most frequent; all others are unknown.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3  # ids in tokenizers trained here
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 BERTS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
 SENTINELS = tuple(f"<extra_id_{index}>" for index in range(100))  # T5's: each replaces a span
-KINDS = ("bpe", "bytes", "wordpiece", "characters")
+KINDS = ("bpe", "bytes", "wordpiece", "characters", "words")
 
 # A word keeps the space before it (▁bike) and punctuation is separate, so "bike." and "bike" share a token and
 # decoding restores the text: no detokenizer needed.
@@ -47,7 +48,8 @@ class SpecialTokens(NamedTuple):
 
 def train_tokenizer(lines: Iterable[str], kind: str, vocab: int, extra: Sequence[str] = ()) -> "Tokenizer":
     """Train a tokenizer of `vocab` tokens, more if there are more characters; `extra` are further special tokens."""
-    train = {"bpe": train_bpe, "bytes": _train_bytes, "wordpiece": _train_wordpiece, "characters": _train_characters}
+    train = {"bpe": train_bpe, "bytes": _train_bytes, "wordpiece": _train_wordpiece, "characters": _train_characters,
+             "words": _train_words}  # fmt: skip
     if kind not in train:
         raise ValueError(f"no tokenizer {kind!r}{nearest(kind, KINDS)}; kinds are {', '.join(KINDS)}")
     return train[kind](lines, vocab, extra)
@@ -115,6 +117,15 @@ def _train_characters(lines: Iterable[str], vocab: int, extra: Sequence[str]) ->
     inner = tokenizers.Tokenizer(models.BPE(ids, [], unk_token=SPECIAL[UNK]))  # a BPE without merges
     inner.decoder = decoders.Fuse()
     inner.add_special_tokens(special)
+    return Tokenizer(inner)
+
+
+def _train_words(lines: Iterable[str], vocab: int, extra: Sequence[str]) -> "Tokenizer":
+    inner = tokenizers.Tokenizer(models.WordLevel(unk_token=SPECIAL[UNK]))
+    inner.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()  # splits "<unk>": no word is the name of a special token
+    special = [*SPECIAL, *extra]
+    inner.train_from_iterator(lines, trainers.WordLevelTrainer(vocab_size=vocab, special_tokens=special, show_progress=False))
     return Tokenizer(inner)
 
 
