@@ -8,12 +8,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from regard.config import Family, build, nearest
-from regard.models import bert, gpt, image_gpt, lrnet, mvit, resnet, swin, t5, transformer, vit
+from regard.models import bahdanau, bert, gpt, image_gpt, lrnet, mvit, resnet, seq2seq, swin, t5, transformer, vit
 from regard.run_folder import RunFolder
 
 __all__ = ["FAMILIES", "load_model", "load_weights", "preset", "read_config", "saved_tensors", "state_tensors"]
 
 FAMILIES: dict[str, Family] = {
+    "seq2seq": Family(seq2seq.Seq2SeqConfig, seq2seq.SIZES, seq2seq.Seq2Seq, "encoder-decoder"),
+    "bahdanau": Family(bahdanau.BahdanauConfig, bahdanau.SIZES, bahdanau.Bahdanau, "encoder-decoder"),
     "transformer": Family(transformer.TransformerConfig, transformer.SIZES, transformer.Transformer, "encoder-decoder"),
     "gpt": Family(gpt.GPTConfig, gpt.SIZES, gpt.GPT, "decoder"),
     "bert": Family(bert.BERTConfig, bert.SIZES, bert.BERT, "encoder"),

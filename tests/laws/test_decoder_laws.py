@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from regard.decode.fast import decoder
 from regard.decode.search import beam, greedy
 from regard.decode.step import reorder
+from regard.models.bahdanau import Bahdanau, BahdanauConfig
+from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.t5 import T5, T5Config
 from regard.models.transformer import Transformer, TransformerConfig
 
@@ -42,6 +44,22 @@ def tiny_t5(gated: bool, tied: bool) -> T5:
     return model.double().eval()
 
 
+def tiny_recurrent(kind: type[nn.Module], config: Seq2SeqConfig | BahdanauConfig) -> nn.Module:
+    torch.manual_seed(0)
+    model = kind(config)
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.6)
+    return model.double().eval()
+
+
+def tiny_seq2seq(**keys) -> nn.Module:
+    return tiny_recurrent(Seq2Seq, Seq2SeqConfig(vocab=VOCAB, dim=6, hidden=5, depth=2, **keys))
+
+
+def tiny_bahdanau(**keys) -> nn.Module:
+    return tiny_recurrent(Bahdanau, BahdanauConfig(vocab=VOCAB, dim=6, hidden=5, align=4, readout=6, max_len=24, **keys))
+
+
 MODELS = {
     "pre-sinusoid": tiny("pre", "sinusoid", True),
     "post-sinusoid": tiny("post", "sinusoid", False),
@@ -49,6 +67,11 @@ MODELS = {
     "post-learned": tiny("post", "learned", True),
     "t5": tiny_t5(gated=False, tied=True),
     "t5-v1.1": tiny_t5(gated=True, tied=False),
+    "seq2seq": tiny_seq2seq(tied=False),
+    "seq2seq-forward": tiny_seq2seq(reverse=False, tied=True),
+    "bahdanau": tiny_bahdanau(tied=False),
+    "bahdanau-general": tiny_bahdanau(score="general", tied=True),
+    "bahdanau-location": tiny_bahdanau(score="location"),
 }
 KINDS = pytest.mark.parametrize("model", list(MODELS.values()), ids=list(MODELS))
 

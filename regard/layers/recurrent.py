@@ -1,0 +1,76 @@
+"""Recurrent layers: an LSTM that also runs one step at a time, a GRU cell, and sequences without their padding.
+
+Shapes: B batch, T time steps, D width of the input, H width of the state, L layers.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from regard.layers.linear import Linear
+
+__all__ = ["LSTM", "GRUCell", "LSTMState", "reverse_sequences", "run_unpadded"]
+
+
+class LSTMState(NamedTuple):
+    """The state of all layers, batch first, as the searches reorder it."""
+
+    hidden: Tensor  # (B, L, H)
+    cell: Tensor  # (B, L, H)
+
+
+class LSTM(nn.LSTM):
+    """torch's fused LSTM for whole sequences, and the same weights one step at a time."""
+
+    def step(self, x: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        """One time step of all layers, without dropout: (B, D) and the state before → (B, H) and the state after."""
+        hidden, cell = list[Tensor](), list[Tensor]()
+        for weights, h, c in zip(self.all_weights, *(part.unbind(1) for part in state), strict=True):
+            x, c = torch.lstm_cell(x, [h, c], *weights)  # (B, H)
+            hidden.append(x)
+            cell.append(c)
+        return x, LSTMState(torch.stack(hidden, 1), torch.stack(cell, 1))
+
+
+class GRUCell(nn.Module):
+    """One time step of a GRU, as torch computes it.
+
+    The product with the input comes from outside: `inputs` computes it for all time steps at once, and more may be added.
+    """
+
+    def __init__(self, dim: int, hidden: int):
+        super().__init__()
+        self.inputs, self.recurrent = Linear(dim, 3 * hidden), Linear(hidden, 3 * hidden)  # rows: reset, update, candidate
+        for weight in self.recurrent.weight.data.chunk(3):
+            nn.init.orthogonal_(weight)
+
+    def forward(self, inputs: Tensor, hidden: Tensor) -> Tensor:
+        """Input product (B, 3H) and state before (B, H) → state after (B, H)."""
+        width = hidden.shape[-1]
+        recurrent = self.recurrent(hidden)  # (B, 3H)
+        gates = torch.sigmoid(inputs[:, : 2 * width] + recurrent[:, : 2 * width])
+        reset, update = gates.chunk(2, -1)  # (B, H)
+        candidate = torch.tanh(torch.addcmul(inputs[:, 2 * width :], reset, recurrent[:, 2 * width :]))
+        return torch.lerp(candidate, hidden, update)  # update · hidden + (1 - update) · candidate
+
+
+def run_unpadded(rnn: nn.RNNBase, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor]]:
+    """Run a batch-first RNN on the first `lengths` (B,) steps of each row of x (B, T, D): → outputs (B, T, ·), last states.
+
+    Outputs at the padding are zero.  A backward direction starts at the last real step of its row.
+    """
+    if x.is_meta:  # no lengths either: `regard cost` counts a model without data
+        outputs, last = rnn(x)
+        return outputs, last
+    lengths = lengths.clamp(min=1).cpu()  # torch packs no empty row
+    packed, last = rnn(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+    return pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])[0], last
+
+
+def reverse_sequences(x: Tensor, lengths: Tensor) -> Tensor:
+    """Reverse the first `lengths` (B,) steps of each row of x (B, T); padding stays at the end."""
+    steps = torch.arange(x.shape[1], device=x.device)
+    index = torch.where(steps < lengths[:, None], lengths[:, None] - 1 - steps, steps)  # (B, T)
+    return x.gather(1, index)
