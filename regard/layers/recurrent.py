@@ -28,9 +28,9 @@ class LSTM(nn.LSTM):
         """One time step of all layers, without dropout: (B, D) and the state before → (B, H) and the state after."""
         hidden, cell = list[Tensor](), list[Tensor]()
         for weights, h, c in zip(self.all_weights, *(part.unbind(1) for part in state), strict=True):
-            x, c = torch.lstm_cell(x, [h, c], *weights)  # (B, H)
+            x, after = torch.lstm_cell(x, [h, c], *weights)  # (B, H)
             hidden.append(x)
-            cell.append(c)
+            cell.append(after)
         return x, LSTMState(torch.stack(hidden, 1), torch.stack(cell, 1))
 
 

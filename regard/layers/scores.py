@@ -74,8 +74,8 @@ class Location(nn.Module):
     def keys(self, memory: Tensor) -> Tensor:
         """The keys themselves: only their number matters."""
         if memory.shape[-2] > self.max_len:
-            raise ValueError(f"a source of {memory.shape[-2]} tokens, its end included; this model's location score was trained "
-                             f"for {self.max_len} positions: split the sentence, or train with a larger model.max_len")  # fmt: skip
+            raise ValueError(f"a source of {memory.shape[-2]} tokens, its end included; this location score was trained for "
+                             f"{self.max_len} positions: split the sentence, or train with a larger model.max_len")  # fmt: skip
         return memory
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ V vocabulary.
 """
 
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -54,8 +55,8 @@ class BahdanauConfig:
     def __post_init__(self) -> None:
         check_model(self, zero=("pad",))
         if self.tied and self.readout != self.dim:
-            raise ValueError(f"a readout of width {self.readout} is not tied to embeddings of width {self.dim}; make them equal, or "
-                             f"use tied=false")  # fmt: skip
+            raise ValueError(f"a readout of width {self.readout} cannot be tied to embeddings of width {self.dim}; make them "
+                             f"equal, or use tied=false")  # fmt: skip
 
 
 SIZES = {  # base is the paper's; tiny is for small data and has the parameters of transformer-tiny
@@ -103,7 +104,7 @@ class Decoder(nn.Module):
 
     def __init__(self, c: BahdanauConfig):
         super().__init__()
-        scores = {
+        scores: dict[str, Callable[[], RecurrentScore]] = {
             "additive": lambda: Additive(c.hidden, 2 * c.hidden, c.align),
             "general": lambda: General(c.hidden, 2 * c.hidden),
             "location": lambda: Location(c.hidden, c.max_len),

@@ -28,7 +28,6 @@ from regard.decode import search
 from regard.decode.fast import decoder
 from regard.decode.search import Hypothesis
 from regard.decode.workers import map_in_threads
-from regard.layers.attention import Attention
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, translation_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
@@ -187,7 +186,7 @@ class Translator:
         threads = max(1, min(torch.get_num_threads(), MAX_THREADS, sentences // MIN_SENTENCES))
         if threads == 1 or next(self.model.parameters()).device.type != "cpu":
             return 1
-        watched = any(part.tap for part in self.model.modules() if isinstance(part, Attention))
+        watched = any(getattr(part, "tap", None) for part in self.model.modules())
         return 1 if watched else threads  # `watch` collects the steps in their order
 
     @property

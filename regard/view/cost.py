@@ -12,8 +12,10 @@ from regard.config import build
 from regard.layers.positions import LearnedPositions
 from regard.layers.tap import watch
 from regard.models import FAMILIES
+from regard.models.bahdanau import Bahdanau
 from regard.models.bert import BERT
 from regard.models.gpt import GPT
+from regard.models.seq2seq import Seq2Seq
 from regard.models.t5 import T5
 from regard.models.transformer import Transformer
 
@@ -104,8 +106,7 @@ def _with_total(parts: list[Part]) -> list[Part]:
     return [*parts, _part("all", parameters, flops, scores)]
 
 
-def _count_encoder_decoder(model: Transformer | T5, source: Tensor, target: Tensor) -> list[Part]:
-    c, s, t = model.config, source.shape[1], target.shape[1]
+def _count_encoder_decoder(model: Transformer | T5 | Seq2Seq | Bahdanau, source: Tensor, target: Tensor) -> list[Part]:
     whole, encoder = _flops(lambda: model(source, target)), _flops(lambda: model.encode(source))
     features = model.features(source, target)
     out = _flops(lambda: model.output(features))
@@ -114,11 +115,16 @@ def _count_encoder_decoder(model: Transformer | T5, source: Tensor, target: Tens
     tied = any(part.weight is model.output.weight for part in model.modules() if isinstance(part, nn.Embedding))
     own = {} if tied else _sizes(model.output)
     tables = {key: n for key, n in _sizes(model).items() if key not in encoding | decoding | own}
-    scores = c.depth * c.heads * FLOAT
+    with watch(model) as recorded:
+        model.features(source, target)
+    scores = {
+        side: FLOAT * sum(weights.numel() for name, calls in recorded.items() if name.startswith(side) for weights in calls)
+        for side in ("encoder", "decoder")
+    }
     return [
         _part("embeddings", sum(tables.values())),
-        _part("encoder", sum(encoding.values()), encoder, scores * s * s),
-        _part("decoder", sum(decoding.values()), whole - encoder - out, scores * t * (t + s)),
+        _part("encoder", sum(encoding.values()), encoder, scores["encoder"]),
+        _part("decoder", sum(decoding.values()), whole - encoder - out, scores["decoder"]),
         _part("output (tied)" if tied else "output", sum(own.values()), out),
     ]
 

@@ -46,10 +46,10 @@ def map_attention(predictor: TextPredictor, text: str, *, beam: int | None = Non
     depth, heads = weights.shape[:2]
     require_index("layer", layer, depth)
     require_index("head", head, heads)
-    of_layer = f"layer {layer}" if layer else f"mean of {depth} layers"
-    of_head = f"head {head}" if head else f"mean of {heads} heads"
+    of_layer = f", layer {layer}" if layer else f", mean of {depth} layers" if depth > 1 else ""
+    of_head = f", head {head}" if head else f", mean of {heads} heads" if heads > 1 else ""
     weights = weights[slice(layer and layer - 1, layer), slice(head and head - 1, head)].mean((0, 1))  # (Q, K)
-    return AttentionMap(f"{kind}, {of_layer}, {of_head}", rows, columns, weights[: len(rows)].tolist())
+    return AttentionMap(f"{kind}{of_layer}{of_head}", rows, columns, weights[: len(rows)].tolist())
 
 
 def require_index(name: str, index: int | None, count: int, owner: str = "this model") -> None:
@@ -69,11 +69,16 @@ def _record_cross_attention(translator: Translator, text: str, beam: int | None)
     """A row is an output token; its weights are those of the step that predicted it, whose query is the token before."""
     tokenizer, model = translator.tokenizer, translator.model
     special, device = tokenizer.special, next(model.parameters()).device
+    if not any(hasattr(part, "tap") for part in model.modules()):
+        raise ValueError(f"{translator.run.name} is a {translator.run.family}, which has no attention to show: its decoder knows "
+                         f"only the encoder's last state; train a bahdanau or a transformer")  # fmt: skip
     [source] = _require_tokens(translator.encode([text]))
     [answer] = translator.translate([source], beam=beam)
     with watch(model) as recorded, torch.inference_mode():
         model(pad([source], special).to(device), torch.tensor([[special.bos, *answer.ids]], device=device))
-    cross = [calls[0][0] for name, calls in recorded.items() if name.startswith("decoder") and name.endswith("cross")]
+    # A Transformer attends with all tokens in one call, a recurrent decoder with one token a call.
+    names = [name for name in recorded if name.startswith("decoder") and name.endswith("cross")]
+    cross = [torch.cat(recorded[name], -2)[0] for name in names]  # (H, Q, K)
     ended = len(answer.ids) < translator.max_answer(len(source))  # else the length limit cut it before its end token
     rows = tokenizer.display([*answer.ids, special.eos] if ended else answer.ids)
     return "cross-attention", torch.stack(cross), rows, tokenizer.display([*source, special.eos])
