@@ -112,8 +112,9 @@ def _count_encoder_decoder(model: Transformer | T5 | Seq2Seq | Bahdanau, source:
     out = _flops(lambda: model.output(features))
     encoding = _sizes(*(part for name, part in model.named_children() if name.startswith("encoder")))
     decoding = _sizes(*(part for name, part in model.named_children() if name.startswith("decoder")))
-    tied = any(part.weight is model.output.weight for part in model.modules() if isinstance(part, nn.Embedding))
-    own = {} if tied else _sizes(model.output)
+    embedded = _sizes(*(part for part in model.modules() if isinstance(part, nn.Embedding)))
+    tied = id(model.output.weight) in embedded
+    own = {key: n for key, n in _sizes(model.output).items() if key not in embedded}  # of a tied layer, its bias
     tables = {key: n for key, n in _sizes(model).items() if key not in encoding | decoding | own}
     with watch(model) as recorded:
         model.features(source, target)
