@@ -7,7 +7,7 @@ better in Transformers (Chen et al. 2020, https://arxiv.org/abs/2004.14837), so 
 Shapes: B batch, H heads, T target and S source tokens, without start and end tokens.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -80,11 +80,9 @@ def align_words(weights: Tensor, source_words: Sequence[int], target_words: Sequ
     Of several source words with the same weight the first is taken.  The weights are those of words only, without start and end
     tokens, so every target word gets one link.
     """
-    sums = weights.new_zeros(1 + max(target_words), weights.shape[1])
-    sums = sums.index_add(0, torch.tensor(target_words, device=weights.device), weights)  # (target words, S)
-    sums = sums.new_zeros(len(sums), 1 + max(source_words)).index_add(
-        1, torch.tensor(source_words, device=weights.device), sums
-    )  # (target words, source words)
+    to_target, to_source = (torch.tensor(words, device=weights.device) for words in (target_words, source_words))
+    by_target = weights.new_zeros(1 + max(target_words), weights.shape[1]).index_add(0, to_target, weights)  # (target words, S)
+    sums = weights.new_zeros(len(by_target), 1 + max(source_words)).index_add(1, to_source, by_target)  # (…, source words)
     rows = sums.tolist()
     return frozenset((rows[word].index(max(rows[word])), word) for word in set(target_words))
 
@@ -119,7 +117,7 @@ def attention_accuracy(weights: Tensor, wanted: Sequence[int]) -> float:
     return float(right.float().mean())
 
 
-def toy_accuracy(translator: Translator, toy: str, pairs: Iterable[Pair], offset: int = PREDICTING) -> Mapping[Head, float]:
+def toy_accuracy(translator: Translator, toy: str, pairs: Iterable[Pair], offset: int = PREDICTING) -> dict[Head, float]:
     """How often each head attends most to the letter to be written, over all letters of some pairs of `copy` or `reverse`.
 
     Attention to the end token counts as wrong.
