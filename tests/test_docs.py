@@ -121,7 +121,8 @@ def test_config_keys_exist(page):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
 def test_python_files_named_in_the_text_exist(page):
-    files = [f"/{path.relative_to(ROOT)}" for top in ("regard", "tests", "benchmarks") for path in (ROOT / top).rglob("*.py")]
+    tops = ("regard", "tests", "benchmarks", "examples")
+    files = [f"/{path.relative_to(ROOT)}" for top in tops for path in (ROOT / top).rglob("*.py")]
     examples = {"regard/models/toy.py", "regard/tasks/next_token.py"}  # of CONTRIBUTING.md
     for named in {name for span in code_spans(page) for name in re.findall(r"[\w/]+\.py\b", span)} - examples:
         assert any(file.endswith(f"/{named}") for file in files), f"no file {named}"

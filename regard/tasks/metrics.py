@@ -1,7 +1,7 @@
-"""How good a model is: BLEU and chrF by sacreBLEU with their signatures, accuracy and F1, validation loss."""
+"""How good a model is: BLEU and chrF by sacreBLEU with their signatures, accuracy and F1, AER, validation loss."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -9,7 +9,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, nn
 
-__all__ = ["Batch", "Score", "classification_scores", "evaluate", "to_device", "translation_scores"]
+__all__ = ["Batch", "Score", "alignment_error_rate", "classification_scores", "evaluate", "to_device",
+           "translation_scores"]  # fmt: skip
 
 
 class Score(NamedTuple):
@@ -32,6 +33,7 @@ class Batch(Protocol):
 
 
 BatchT = TypeVar("BatchT", bound=Batch)
+LinkT = TypeVar("LinkT")  # of words; any hashable value
 
 
 def to_device(batch: BatchT, device: torch.device) -> BatchT:
@@ -84,3 +86,16 @@ def classification_scores(predicted: Sequence[str], wanted: Sequence[str], label
         Score("accuracy", 100 * right.total() / len(wanted), f"of {len(wanted):,} {what}"),
         Score("F1", 100 * sum(f1) / len(f1), "mean over classes"),
     ]
+
+
+def alignment_error_rate(predicted: Set[LinkT], sure: Set[LinkT], possible: Set[LinkT]) -> float:
+    """AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|), Och & Ney 2003, https://aclanthology.org/J03-1002; 0 is best, 1 worst.
+
+    A holds the predicted links, S the sure and P the possible ones, which include S.  The rate of a corpus counts the links of
+    all its sentences: let each link name its sentence, such as (sentence, source word, target word).
+    """
+    if not sure <= possible:
+        raise ValueError(f"{len(sure - possible)} sure links are not possible links; sure links must be possible too")
+    if not predicted and not sure:
+        raise ValueError("no predicted and no sure links; the alignment error rate needs one of them")
+    return 1 - (len(predicted & sure) + len(predicted & possible)) / (len(predicted) + len(sure))

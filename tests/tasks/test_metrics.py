@@ -1,10 +1,12 @@
-"""Our scores are sacreBLEU's own."""
+"""Our scores are sacreBLEU's own; the alignment error rate is that of its formula."""
 
 import pytest
 import sacrebleu
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from torch import nn
 
-from regard.tasks.metrics import evaluate, translation_scores
+from regard.tasks.metrics import alignment_error_rate, evaluate, translation_scores
 
 ANSWERS = [
     "A man is riding a bicycle down the street .",
@@ -124,3 +126,52 @@ def test_an_evaluation_that_fails_restores_the_mode_of_the_model(training):
     with pytest.raises(OSError, match="no disk"):
         evaluate(model, fail(), lambda *_: None)
     assert model.training is training
+
+
+# Sure links of Och & Ney's form, with one link that is only possible.
+SURE = {(0, 0), (1, 1), (2, 3)}
+POSSIBLE = SURE | {(2, 2)}
+
+
+@pytest.mark.parametrize(
+    ("predicted", "wanted"),
+    [
+        (SURE, 0),  # 1 − (3 + 3) / (3 + 3)
+        (POSSIBLE, 0),  # 1 − (3 + 4) / (4 + 3)
+        ({(2, 2)}, 1 - 1 / 4),  # possible, but no sure link is found
+        ({(0, 0), (1, 1)}, 1 - 4 / 5),  # one sure link is missing
+        (SURE | {(5, 5)}, 1 - 6 / 7),  # one link is wrong
+        ({(0, 0), (2, 2), (5, 5), (6, 6)}, 1 - (1 + 2) / 7),
+        ({(1, 0), (0, 1)}, 1),
+        (set(), 1),
+    ],
+)
+def test_the_alignment_error_rate_is_that_computed_by_hand(predicted, wanted):
+    assert alignment_error_rate(predicted, SURE, POSSIBLE) == pytest.approx(wanted)
+
+
+links = st.frozensets(st.tuples(st.integers(0, 3), st.integers(0, 3)))
+
+
+@given(predicted=links, sure=links, more=links)
+def test_the_alignment_error_rate_is_zero_only_between_sure_and_possible_and_one_only_outside(predicted, sure, more):
+    possible = sure | more
+    assume(predicted or sure)
+    rate = alignment_error_rate(predicted, sure, possible)
+    assert 0 <= rate <= 1
+    assert (rate == 0) == (sure <= predicted <= possible)
+    assert (rate == 1) == (not predicted & possible)
+
+
+@given(predicted=links, sure=links)
+def test_with_sure_links_only_the_alignment_error_rate_is_one_minus_f1(predicted, sure):
+    assume(predicted & sure)
+    precision, recall = len(predicted & sure) / len(predicted), len(predicted & sure) / len(sure)
+    assert alignment_error_rate(predicted, sure, sure) == pytest.approx(1 - 2 * precision * recall / (precision + recall))
+
+
+def test_sure_links_that_are_not_possible_and_no_links_at_all_are_refused():
+    with pytest.raises(ValueError, match="1 sure links are not possible links"):
+        alignment_error_rate(SURE, SURE, SURE - {(0, 0)})
+    with pytest.raises(ValueError, match="no predicted and no sure links"):
+        alignment_error_rate(set(), set(), POSSIBLE)
