@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from regard.data.text.alignments import Link
-from regard.data.text.batches import pad
 from regard.data.text.readers import Pair
-from regard.layers.tap import watch
 from regard.tasks.translation import Translator
+from regard.view.maps import cross_attention
 
 __all__ = ["PREDICTING", "READING", "TOY_POSITIONS", "Head", "align", "align_diagonally", "align_words", "attention_accuracy",
-           "record_cross_attention", "toy_accuracy", "words_of_tokens"]  # fmt: skip
+           "toy_accuracy", "weights_of_heads", "words_of_tokens"]  # fmt: skip
 
 PREDICTING, READING = 0, 1  # offsets: the row of a target token is that of the step that predicts it, or the one after
 
@@ -36,32 +35,15 @@ class Head(NamedTuple):
     head: int | None
 
 
-def record_cross_attention(translator: Translator, source: list[int], target: list[int]) -> dict[Head, Tensor]:
-    """The cross-attention weights while the model reads a given target, of each head and of their mean: (1 + T, S + 1).
-
-    Row 0 reads the start token and predicts the first target token; the last column is the source's end token.
-    """
-    model, special = translator.model, translator.tokenizer.special
-    device = next(model.parameters()).device
+def weights_of_heads(translator: Translator, source: list[int], target: list[int]) -> dict[Head, Tensor]:
+    """The cross-attention weights while the model reads a given target, of each head and of their mean: (1 + T, S + 1)."""
     for number, ids in enumerate((source, target), 1):
         translator.require_short(ids, number)
-    with watch(model) as recorded, torch.inference_mode():
-        model(pad([source], special).to(device), torch.tensor([[special.bos, *target]], device=device))
-    cross = {name: torch.cat(calls, -2)[0] for name, calls in recorded.items() if calls and _is_cross(name)}  # (H, 1 + T, S + 1)
-    if not cross:
-        raise ValueError(f"a {translator.run.family} has no cross-attention to align words by; use a model that attends to the "
-                         "source, such as transformer")  # fmt: skip
     heads: dict[Head, Tensor] = {}
-    for name, weights in cross.items():
+    for name, weights in cross_attention(translator, source, target).items():
         heads[Head(name, None)] = weights.mean(0)
         heads.update({Head(name, number): head for number, head in enumerate(weights, 1)})
     return heads
-
-
-def _is_cross(name: str) -> bool:
-    """A decoder's attention to the source: `decoder.3.cross` of a stack of blocks, `decoder.cross` of a single one."""
-    first, *_, last = name.split(".")
-    return first == "decoder" and last == "cross"
 
 
 def words_of_tokens(encode: Callable[[Sequence[str]], list[list[int]]], text: str) -> tuple[list[int], list[int]]:
@@ -93,7 +75,7 @@ def align(translator: Translator, source: str, target: str, offset: int = PREDIC
     target_ids, target_words = words_of_tokens(translator.encode, target)
     return {
         head: align_words(_target_rows(weights, offset)[:, :-1], source_words, target_words)
-        for head, weights in record_cross_attention(translator, source_ids, target_ids).items()
+        for head, weights in weights_of_heads(translator, source_ids, target_ids).items()
     }
 
 
@@ -130,7 +112,7 @@ def toy_accuracy(translator: Translator, toy: str, pairs: Iterable[Pair], offset
         [source_ids, target_ids], length = translator.encode([source, target]), len(source.split())
         if not len(source_ids) == len(target_ids) == length:
             raise ValueError(f"{source!r} has {length} letters and {len(source_ids)} tokens; wanted a token for each letter")
-        for head, weights in record_cross_attention(translator, source_ids, target_ids).items():
+        for head, weights in weights_of_heads(translator, source_ids, target_ids).items():
             accuracy = attention_accuracy(_target_rows(weights, offset), TOY_POSITIONS[toy](length))
             right[head] = right.get(head, 0.0) + accuracy * length
         letters += length

@@ -1,4 +1,7 @@
-"""Attention weights and their labels as `AttentionMap`, plain data to be drawn.  Shapes: H heads, Q queries, K keys."""
+"""Attention weights and their labels as `AttentionMap`, plain data to be drawn.
+
+Shapes: H heads, Q queries, K keys, S source and T target tokens without start and end.
+"""
 
 import dataclasses
 import json
@@ -17,7 +20,7 @@ from regard.tasks.text_classification import TextClassifier
 from regard.tasks.text_embedding import TextEmbedder
 from regard.tasks.translation import Translator
 
-__all__ = ["AttentionMap", "map_attention", "require_index"]
+__all__ = ["AttentionMap", "cross_attention", "map_attention", "require_index"]
 
 Recorded = tuple[str, Tensor, list[str], list[str]]  # kind of attention, weights (depth, H, Q, K), labels of queries and keys
 
@@ -64,21 +67,36 @@ def _record(predictor: TextPredictor, text: str, beam: int | None) -> Recorded:
     raise ValueError(f"no attention of a {type(predictor).__name__} can be shown; use regard {' or '.join(predictor.VERBS)}")
 
 
+def cross_attention(translator: Translator, source: list[int], target: list[int]) -> dict[str, Tensor]:
+    """The cross-attention weights of each layer while the model reads a given target: (H, 1 + T, S + 1) by module name.
+
+    Row 0 reads the start token and predicts the first target token; the last column is the source's end token.
+    """
+    model, special = translator.model, translator.tokenizer.special
+    names = [name for name, part in model.named_modules() if hasattr(part, "tap") and _is_cross(name)]
+    if not names:
+        raise ValueError(f"a {translator.run.family} has no cross-attention: its decoder knows only the encoder's last state; "
+                         f"use a model that attends to the source, such as bahdanau or transformer")  # fmt: skip
+    device = next(model.parameters()).device
+    with watch(model) as recorded, torch.inference_mode():
+        model(pad([source], special).to(device), torch.tensor([[special.bos, *target]], device=device))
+    # A Transformer attends with all tokens in one call, a recurrent decoder with one token a call.
+    return {name: torch.cat(recorded[name], -2)[0] for name in names}
+
+
+def _is_cross(name: str) -> bool:
+    """A decoder's attention to the source: `decoder.3.cross` of a stack of blocks, `decoder.cross` of a single one."""
+    first, *_, last = name.split(".")
+    return first == "decoder" and last == "cross"
+
+
 @_record.register
 def _record_cross_attention(translator: Translator, text: str, beam: int | None) -> Recorded:
     """A row is an output token; its weights are those of the step that predicted it, whose query is the token before."""
-    tokenizer, model = translator.tokenizer, translator.model
-    special, device = tokenizer.special, next(model.parameters()).device
-    if not any(hasattr(part, "tap") for part in model.modules()):
-        raise ValueError(f"{translator.run.name} is a {translator.run.family}, which has no attention to show: its decoder knows "
-                         f"only the encoder's last state; train a bahdanau or a transformer")  # fmt: skip
+    tokenizer, special = translator.tokenizer, translator.tokenizer.special
     [source] = _require_tokens(translator.encode([text]))
     [answer] = translator.translate([source], beam=beam)
-    with watch(model) as recorded, torch.inference_mode():
-        model(pad([source], special).to(device), torch.tensor([[special.bos, *answer.ids]], device=device))
-    # A Transformer attends with all tokens in one call, a recurrent decoder with one token a call.
-    names = [name for name in recorded if name.startswith("decoder") and name.endswith("cross")]
-    cross = [torch.cat(recorded[name], -2)[0] for name in names]  # (H, Q, K)
+    cross = list(cross_attention(translator, source, answer.ids).values())
     ended = len(answer.ids) < translator.max_answer(len(source))  # else the length limit cut it before its end token
     rows = tokenizer.display([*answer.ids, special.eos] if ended else answer.ids)
     return "cross-attention", torch.stack(cross), rows, tokenizer.display([*source, special.eos])

@@ -122,8 +122,8 @@ def test_the_layer_drops_weights_only_while_training():
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_another_score_replaces_the_dot_product(need_weights):
     torch.manual_seed(0)
-    score = Additive(4, 6)
-    q, k, v = torch.randn(2, 3, 4), torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    score = Additive(4, 4, 6)
+    q, k, v = torch.randn(2, 3, 4), score.keys(torch.randn(2, 3, 4)), torch.randn(2, 3, 4)
     mask = torch.tensor([True, True, False])[None, None]
     mixed, weights = attend(q, k, v, score=score, mask=mask, causal=True, need_weights=need_weights)
     allowed = mask & causal_mask(3, 3)

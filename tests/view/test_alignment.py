@@ -10,6 +10,7 @@ from regard.data.text.config import TextData
 from regard.data.text.tokenizer import BOS, Tokenizer, train_bpe, train_tokenizer
 from regard.data.text.toys import toy_pairs
 from regard.layers.tap import watch
+from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.translation import Translator
 from regard.view.alignment import (
@@ -20,8 +21,8 @@ from regard.view.alignment import (
     align_diagonally,
     align_words,
     attention_accuracy,
-    record_cross_attention,
     toy_accuracy,
+    weights_of_heads,
     words_of_tokens,
 )
 
@@ -127,7 +128,7 @@ def test_recorded_weights_are_those_of_each_head_and_their_mean(transformer):
     source, target = transformer.encode(["the dog runs", "der hund rennt"])
     with watch(transformer.model) as recorded, torch.inference_mode():
         transformer.model(pad([source], transformer.tokenizer.special), torch.tensor([[BOS, *target]]))
-    found = record_cross_attention(transformer, source, target)
+    found = weights_of_heads(transformer, source, target)
     assert len(found) == DEPTH * (1 + HEADS)
     for layer in range(DEPTH):
         [weights] = recorded[f"decoder.{layer}.cross"]
@@ -140,7 +141,7 @@ def test_recorded_weights_are_those_of_each_head_and_their_mean(transformer):
 def test_an_alignment_is_the_largest_sum_found_by_a_plain_loop(transformer):
     source, target = "the cat sits on the mat", "eine katze sitzt im park da"
     [source_ids, target_ids] = transformer.encode([source, target])
-    weights = record_cross_attention(transformer, source_ids, target_ids)
+    weights = weights_of_heads(transformer, source_ids, target_ids)
     pieces = {text: [len(ids) for ids in transformer.encode(text.split())] for text in (source, target)}  # tokens of each word
     for offset in (PREDICTING, READING):
         found = align(transformer, source, target, offset)
@@ -180,14 +181,10 @@ def test_another_offset_is_refused(transformer, offset):
 
 
 def test_a_model_without_cross_attention_is_refused():
-    class Blind(PointingModel):
-        def forward(self, source, target):
-            return None
-
-    translator = pointing(lambda step, length: 0)
-    blind = translator_of(Blind(None), translator.tokenizer, None, "seq2seq")
-    with pytest.raises(ValueError, match="a seq2seq has no cross-attention to align words by"):
-        align(blind, "a b", "c d")
+    tokenizer = pointing(lambda step, length: 0).tokenizer
+    model = Seq2Seq(Seq2SeqConfig(vocab=tokenizer.vocab, dim=4, hidden=4, depth=1))
+    with pytest.raises(ValueError, match="a seq2seq has no cross-attention: its decoder knows only the encoder's last state;"):
+        align(translator_of(model, tokenizer, model.config, "seq2seq"), "a b", "c d")
 
 
 def test_a_sentence_that_is_too_long_is_refused(transformer):
