@@ -74,5 +74,5 @@ def test_a_location_score_depends_on_the_query_and_the_position_alone():
 def test_a_location_score_refuses_positions_it_was_not_trained_for():
     score = Location(4, 6)
     assert score.keys(torch.randn(1, 6, 7)).shape == (1, 6, 7)
-    with pytest.raises(ValueError, match="a source of 7 tokens, .* this location score was trained for 6 positions"):
+    with pytest.raises(ValueError, match=r"a source of 7 tokens, .* this location score was trained for 6 positions"):
         score.keys(torch.randn(1, 7, 7))
