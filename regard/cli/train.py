@@ -1,4 +1,4 @@
-"""Verbs that train and score: train, recipes, score."""
+"""Verbs that train and score: train, recipes, score, compare."""
 
 import json
 import os
@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.io import show_progress
-from regard.cli.options import Beam, Changes, Device, Json, LengthPenalty, Out, Precision, Recipe, RunPath, Split
+from regard.cli.io import open_run, show_progress
+from regard.cli.options import Beam, Changes, Device, DrawingFile, Json, LengthPenalty, Out, Precision, Recipe, RunPath, Split
 
 if TYPE_CHECKING:
     from regard.run_folder import RunFolder
     from regard.tasks.metrics import Score
+    from regard.view.compare import Comparison
 
-__all__ = ["recipes", "score", "train"]
+__all__ = ["compare", "recipes", "score", "train"]
 
 
 def train(
@@ -126,6 +127,54 @@ def score(run: RunPath, on: Split = "valid", beam: Beam = None, length_penalty: 
         print(json.dumps([s._asdict() for s in scores]))
     else:
         _print_scores(scores)
+
+
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="Run folders of translation models.", show_default=False)],
+    on: Split = "valid",
+    by: Annotated[str | None, typer.Option(help="length: score short and long sentences apart.", show_default=False)] = None,
+    out: DrawingFile = None, beam: Beam = None, length_penalty: LengthPenalty = None, device: Device = "auto",
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Compare translation models on the same test data, side by side.
+
+    regard compare runs/multi30k-seq2seq runs/multi30k-bahdanau runs/multi30k --by length --out lengths.png
+    """
+    from regard.tasks.task import ScoreOptions
+    from regard.view.compare import compare as compare_runs
+    from regard.view.compare import to_file
+    from regard.view.draw import check_file
+
+    if by not in (None, "length"):
+        raise ValueError(f"--by {by}; use --by length, or leave it out")
+    if out:
+        check_file(out)
+    with show_progress(f"translating {on}") as count:
+        options = ScoreOptions(None, beam, length_penalty, partial(print, file=sys.stderr), partial(count, 0))
+        found = compare_runs(runs, lambda run: open_run(run, "translate", device), on, options, by_length=by == "length")
+    if json_:
+        print(found.to_json())
+    else:
+        _print_comparison(found)
+    if out:
+        for note in to_file(found, out):
+            print(note, file=sys.stderr)
+        print(f"saved {out}", file=sys.stderr if json_ else sys.stdout)
+
+
+def _print_comparison(found: "Comparison") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{found.title}: {found.metric}", title_justify="left", caption=found.signature, caption_justify="left")
+    for heading in ("words", "sentences", *found.runs):
+        table.add_column(heading, justify="right")
+    for bucket in found.buckets:
+        table.add_row(bucket.words, f"{bucket.sentences:,}", *(f"{score:.2f}" for score in bucket.bleu))
+    table.add_section()
+    table.add_row("all", f"{found.whole.sentences:,}", *(f"{score:.2f}" for score in found.whole.bleu))
+    table.add_row("chrF", "", *(f"{score:.2f}" for score in found.whole.chrf))
+    Console(width=None if sys.stdout.isatty() else 130).print(table)
 
 
 def _print_scores(scores: "Iterable[Score]") -> None:

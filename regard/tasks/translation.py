@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,8 @@ from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, translation_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 
-__all__ = ["TASK", "EncoderDecoder", "Sampling", "Translation", "Translator", "batch_pairs", "sequence_loss", "validate_pairs"]
+__all__ = ["TASK", "EncoderDecoder", "Sampling", "TranslatedSplit", "Translation", "Translator", "batch_pairs",
+           "read_references", "sequence_loss", "translate_split", "validate_pairs"]  # fmt: skip
 
 MIN_SENTENCES = 4  # fewest sentences per thread
 MAX_THREADS = 8  # each holds a batch of its own
@@ -256,25 +257,43 @@ def _score(translator: Translator, split: str, options: ScoreOptions) -> list[Sc
     return [score for name in names for score in _score_set(translator, name, split, options)]
 
 
-def _score_set(translator: Translator, name: str, split: str, options: ScoreOptions) -> list[Score]:
-    """Translate one set and compare with its references; a sentence too long for the model is scored as an empty translation."""
-    data = translator.run.data
-    pairs = list(islice(find_split(data, split, name).pairs(), options.limit))
+class TranslatedSplit(NamedTuple):
+    """The sentences of a split, the reference translations of each, and a model's."""
+
+    sources: list[str]
+    references: list[list[str]]
+    answers: list[str]
+
+
+def read_references(data: TextData, split: str, name: str = "", limit: int | None = None) -> tuple[list[str], list[list[str]]]:
+    """The sentences of a split, or of a file, and the reference translations of each; of a mixture, those of the set `name`."""
+    pairs = list(islice(find_split(data, split, name).pairs(), limit))
     if not pairs:
         raise ValueError(f"{split} is empty; give a file with source and target on each line")
-    sources, references = [source for source, _ in pairs], [[target] for _, target in pairs]
-    if name in SOURCES and SOURCES[name].several:
-        grouped: dict[str, list[str]] = {}
-        for source, target in pairs:
-            grouped.setdefault(source, []).append(target)
-        sources, references = list(grouped), list(grouped.values())
+    if not (name in SOURCES and SOURCES[name].several):
+        return [source for source, _ in pairs], [[target] for _, target in pairs]
+    grouped: dict[str, list[str]] = {}
+    for source, target in pairs:
+        grouped.setdefault(source, []).append(target)
+    return list(grouped), list(grouped.values())
+
+
+def translate_split(translator: Translator, split: str, options: ScoreOptions, name: str = "") -> TranslatedSplit:
+    """Translate one split; a sentence too long for the model gets an empty translation."""
+    sources, references = read_references(translator.run.data, split, name, options.limit)
     encoded = translator.encode(sources)
     short = [ids if len(ids) <= translator.max_len else [] for ids in encoded]
     if cut := sum(bool(ids) for ids in encoded) - sum(bool(ids) for ids in short):
         options.report(f"{cut} of {len(sources)} sentences are too long for this model and are scored as empty translations")
     answers = translator.translate(short, beam=options.beam_size, length_penalty=options.length_penalty,
                                    progress=options.progress)  # fmt: skip
-    scores = translation_scores([answer.text for answer in answers], references, tokenized=data.text == "tok")
+    return TranslatedSplit(sources, references, [answer.text for answer in answers])
+
+
+def _score_set(translator: Translator, name: str, split: str, options: ScoreOptions) -> list[Score]:
+    """Translate one set and compare with its references."""
+    data, translated = translator.run.data, translate_split(translator, split, options, name)
+    scores = translation_scores(translated.answers, translated.references, tokenized=data.text == "tok")
     if name in SOURCES and SOURCES[name].kind == "labels":
         scores = [Score("accuracy", score.value, "answers that are the class") for score in scores if score.name == "exact"]
     several = len(source_names(data)) > 1 and name

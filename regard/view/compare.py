@@ -1,0 +1,138 @@
+"""Translation runs side by side: their scores on the same test data, by the length of the source sentence."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from regard.data.files import write_atomic
+from regard.data.text.splits import source_names
+from regard.tasks.metrics import translation_scores
+from regard.tasks.task import ScoreOptions
+from regard.tasks.translation import Translator, read_references, translate_split
+from regard.view.draw import check_file, new_figure, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["BUCKETS", "Bucket", "Comparison", "compare", "draw", "to_file"]
+
+BUCKETS = (5, 10, 15, 20, 25, 30)  # the largest number of words of each bucket; one more holds all longer sentences
+MIN_SENTENCES = 10  # of the last bucket; a smaller one is joined to the one before
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The sentences whose source has `low` to `high` words, and the scores of each run on them."""
+
+    low: int
+    high: int | None  # None: no limit
+    sentences: int
+    bleu: list[float]
+    chrf: list[float]
+
+    @property
+    def words(self) -> str:
+        """The numbers of words: 6–10."""
+        return f"{self.low}+" if self.high is None else f"{self.low}–{self.high}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The scores of several runs on one split, on the whole of it and by length."""
+
+    title: str  # what was translated
+    runs: list[str]
+    metric: str  # which BLEU it is
+    signature: str  # of that BLEU
+    whole: Bucket
+    buckets: list[Bucket]  # empty if not asked for
+
+    def to_json(self) -> str:
+        """The comparison as JSON."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+
+
+def compare(names: Sequence[str], load: Callable[[str], Translator], split: str, options: ScoreOptions, *,
+            by_length: bool) -> Comparison:  # fmt: skip
+    """Translate a split with several runs and score them, as a whole and by source length.
+
+    `load` opens a run by its name; only one model is in memory at a time.
+    """
+    answers = list[list[str]]()
+    first, tokenized = None, False
+    for name in names:
+        translator = load(name)
+        data = translator.run.data
+        if len(sets := source_names(data)) > 1:
+            raise ValueError(f"{name} was trained on a mixture of {len(sets)} sets; compare wants runs of one data set")
+        tested = read_references(data, split, sets[0], options.limit)
+        if first is not None and tested != first:
+            raise ValueError(f"{name} and {names[0]} have different test data for {split!r}; compare runs of the same data set and "
+                             f"text, or give a file: --on FILE")  # fmt: skip
+        first, tokenized = tested, data.text == "tok"
+        answers.append(translate_split(translator, split, options, sets[0]).answers)
+    if first is None:
+        raise ValueError("no runs to compare; give one or more run folders")
+    sources, references = first
+    lengths = [len(source.split()) for source in sources]
+    metric = "BLEU, tokenized, lower-cased" if tokenized else "BLEU"
+
+    def score(low: int, high: int | None) -> Bucket:
+        rows = [row for row, length in enumerate(lengths) if low <= length and (high is None or length <= high)]
+        found = [
+            {
+                s.name: s.value
+                for s in translation_scores([out[row] for row in rows], [references[row] for row in rows], tokenized)
+            }
+            for out in answers
+        ]
+        return Bucket(low, high, len(rows), [scores[metric] for scores in found], [scores["chrF"] for scores in found])
+
+    signature = {s.name: s.signature for s in translation_scores(answers[0], references, tokenized)}[metric]
+    buckets = [score(low, high) for low, high in _limits(lengths)] if by_length else []
+    return Comparison(split, list(names), metric, signature, score(0, None), buckets)
+
+
+def _limits(lengths: Sequence[int]) -> list[tuple[int, int | None]]:
+    """The smallest and largest number of words of each bucket that has sentences; the last one has no limit."""
+    edges = [0, *BUCKETS]
+    while len(edges) > 1 and sum(length > edges[-1] for length in lengths) < MIN_SENTENCES:
+        edges.pop()
+    limits: list[tuple[int, int | None]] = [
+        (low + 1, high) for low, high in zip(edges, [*edges[1:], None], strict=True)
+    ]  # an empty source has no words and is in no bucket
+    return [(low, high) for low, high in limits if any(low <= n and (high is None or n <= high) for n in lengths)]
+
+
+def to_file(comparison: Comparison, file: Path) -> list[str]:
+    """Draw BLEU by source length as PNG, SVG or PDF, or write JSON, by the file's suffix; returns notes for the user."""
+    check_file(file)
+    if file.suffix.lower() == ".json":
+        write_atomic(file, comparison.to_json().encode() + b"\n")
+        return []
+    with new_figure(7.5, 4.2) as figure:
+        axes = figure.add_subplot()
+        draw(axes, comparison)
+        return save_figure(figure, file)
+
+
+def draw(axes: "Axes", comparison: Comparison) -> None:
+    """One line a run; without buckets, one bar a run."""
+    runs = [Path(run).name for run in comparison.runs]
+    if comparison.buckets:
+        labels = [f"{bucket.words}\n({bucket.sentences:,})" for bucket in comparison.buckets]
+        for index, run in enumerate(runs):
+            scores = [bucket.bleu[index] for bucket in comparison.buckets]
+            axes.plot(labels, scores, marker="o", label=f"{run}  ({comparison.whole.bleu[index]:.1f})")
+        axes.set_xlabel("words of the source sentence (number of sentences)")
+        axes.legend(title="run (whole split)", frameon=False)
+    else:
+        bars = axes.bar(runs, comparison.whole.bleu)
+        axes.bar_label(bars, fmt="%.1f")
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel(comparison.metric)
+    axes.set_title(comparison.title, loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
