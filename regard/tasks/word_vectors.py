@@ -66,6 +66,7 @@ class WordVectors:
     """Trained word vectors with their vocabulary."""
 
     VERBS: ClassVar = ("neighbors", "embed")  # of the command line
+    INPUT: ClassVar = "words"
     HINTS: ClassVar = {"show": "holds word vectors, which have no attention to show; use regard neighbors THIS_FOLDER WORD"}
 
     model: nn.Module
@@ -132,7 +133,7 @@ class WordVectors:
 
     @property
     def _table(self) -> Tensor:
-        return self.model.input.weight.detach()[: self.tokenizer.vocab].cpu()  # type: ignore[union-attr, operator, index]
+        return self.model.input.weight.detach()[: self.tokenizer.vocab].cpu()  # type: ignore[union-attr, operator]
 
     @cached_property
     def _units(self) -> Tensor:
@@ -212,7 +213,7 @@ def _rank_correlation(vectors: WordVectors, split: str) -> Score:
     known = [pair for pair in pairs if None not in (vectors.find(pair.first), vectors.find(pair.second))]
     if len(known) < 2:
         raise ValueError(f"{len(known)} of {len(pairs)} pairs have both words in the vocabulary; a correlation needs 2")
-    first, second = (vectors.embed([pair[side] for pair in known]) for side in (0, 1))
+    first, second = vectors.embed([pair.first for pair in known]), vectors.embed([pair.second for pair in known])
     found = spearman((first * second).sum(1).tolist(), [pair.rating for pair in known])
     if math.isnan(found):
         raise ValueError(f"the ratings or the cosines of all {len(known)} pairs are equal; a correlation needs different ones")
