@@ -1,7 +1,6 @@
 """Word vectors as a text file in the format of the authors' word2vec, which gensim, spaCy and others read.
 
-28782 100            words, width
-the 0.12 -0.34 …     a word and its vector, most frequent first
+The first line has the number of words and the width; each other line a word and its vector, most frequent first.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Word vectors: the loss equals a plain loop over pairs; neighbors, analogies, scores and errors; words in the same places meet."""
+"""Word vectors: the loss equals a plain loop over pairs; neighbors, analogies, scores, errors; similar words meet."""
 
 import math
 import random
@@ -75,12 +75,13 @@ def test_an_untrained_model_finds_nothing_likely():
     assert float(nll) / batch.tokens == pytest.approx(6 * math.log(2))  # one pair and five negatives, each at a half
 
 
+@torch.no_grad()
 def test_forward_gives_the_inner_products_of_the_two_tables():
     model = Word2Vec(Word2VecConfig(vocab=9, dim=4))
     torch.nn.init.normal_(model.output.weight)
-    centres, others = torch.tensor([[1, 2]]), torch.tensor([[3, 4, 5]])
+    scores = model(torch.tensor([[1, 2]]), torch.tensor([[3, 4, 5]]))
     wanted = [[[float(model.input.weight[c] @ model.output.weight[o]) for o in (3, 4, 5)] for c in (1, 2)]]
-    torch.testing.assert_close(model(centres, others), torch.tensor(wanted))
+    torch.testing.assert_close(scores, torch.tensor(wanted))
 
 
 # Learning
@@ -168,7 +169,7 @@ def test_neighbors_are_those_of_a_loop_over_all_words():
     ],
 )
 def test_a_wrong_word_is_refused_in_one_line(call, message):
-    with pytest.raises(ValueError, match="^[^\n]*$") as caught:
+    with pytest.raises(ValueError, match=r"^[^\n]*$") as caught:
         call(make_vectors(LECTURE))
     assert message in str(caught.value)
 

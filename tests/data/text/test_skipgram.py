@@ -1,6 +1,6 @@
 """Skip-gram batches: what they drop, how far windows reach, what they draw, and that they resume."""
 
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -89,8 +89,8 @@ def test_pairs_are_those_of_a_plain_loop_over_the_lines(length):
     batches = list(all_skipgrams(text, sampler_of(text, window=1), 10_000))  # every reach is 1: nothing is random
     wanted = []
     for line in text.reshape(12, length + 1)[:, :-1].tolist():
-        wanted += [(a, b, 1) for a, b in zip(line, line[1:], strict=False)]
-        wanted += [(b, a, -1) for a, b in zip(line, line[1:], strict=False)]
+        wanted += [(a, b, 1) for a, b in pairwise(line)]
+        wanted += [(b, a, -1) for a, b in pairwise(line)]
     assert sorted(pair for batch in batches for pair in pairs_of(batch)) == sorted(wanted)
     assert sum(batch.tokens for batch in batches) == len(wanted)
 
