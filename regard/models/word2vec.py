@@ -34,7 +34,7 @@ class Word2VecConfig:
         check_model(self)
 
 
-SIZES = {"small": Word2VecConfig(), "base": Word2VecConfig(vocab=692_000, dim=300, sample=1e-5)}  # base: section 3 of the paper
+SIZES = {"base": Word2VecConfig(), "large": Word2VecConfig(vocab=692_000, dim=300, sample=1e-5)}  # large: section 3
 
 
 class Word2Vec(nn.Module):
