@@ -11,6 +11,7 @@ from cli_checks import assert_refused
 from tiny_tasks import tiny_run, write_data
 
 import regard as package
+from regard.data.sources import locate
 from regard.data.text.readers import read_ratings
 from regard.data.text.skipgram import WordSampler, all_skipgrams, count_words
 from regard.data.text.tokenizer import train_tokenizer
@@ -115,6 +116,17 @@ def test_words_in_the_same_places_get_similar_vectors(kingdom):
 def test_training_lowers_the_loss_below_that_of_an_untrained_model(kingdom):
     assert kingdom[1].loss < 0.8 * 6 * math.log(2)
     assert [score.name for score in kingdom[1].scores] == ["negative-sampling loss"]  # no pair of WordSim is in this text
+
+
+@pytest.mark.slow
+def test_the_recipe_agrees_with_human_ratings(tmp_path):
+    try:
+        locate("wordsim", "wordsim353", "")
+    except ValueError:
+        pytest.skip("no wordsim here; set REGARD_DATA to a folder that holds wordsim/")
+    scores = {score.name: score for score in fit(read_run("wikitext-word2vec"), tmp_path / "run").scores}
+    assert scores["Spearman, wordsim353"].value > 0.40
+    assert scores["Spearman, wordsim353"].signature == "319 of 353 pairs are in the vocabulary"
 
 
 # Answers
