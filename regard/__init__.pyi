@@ -19,6 +19,7 @@ from regard.models.t5 import T5 as T5
 from regard.models.transformer import Transformer as Transformer
 from regard.models.transformer import TransformerConfig as TransformerConfig
 from regard.models.vit import ViT as ViT
+from regard.models.word2vec import Word2Vec as Word2Vec
 from regard.tasks.image_classification import ImageClassifier as ImageClassifier
 from regard.tasks.image_generation import ImageGenerator as ImageGenerator
 from regard.tasks.language_model import TextGenerator as TextGenerator
@@ -28,6 +29,7 @@ from regard.tasks.text_classification import TextClassifier as TextClassifier
 from regard.tasks.text_embedding import TextEmbedder as TextEmbedder
 from regard.tasks.translation import Translation as Translation
 from regard.tasks.translation import Translator as Translator
+from regard.tasks.word_vectors import WordVectors as WordVectors
 from regard.train.loop import fit as fit
 from regard.view.cost import cost as cost
 from regard.view.image_maps import ImageMap as ImageMap

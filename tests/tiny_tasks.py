@@ -14,13 +14,16 @@ GOOD, BAD = ["good", "fine", "lovely", "great"], ["bad", "poor", "awful", "dull"
 GPT_SHAPE = {"family": "gpt", "dim": 16, "depth": 1, "heads": 2, "max_len": 20, "dropout": 0.1}
 BERT_SHAPE = {"family": "bert", "dim": 16, "depth": 1, "heads": 2, "max_len": 24}
 T5_SHAPE = {"family": "t5", "dim": 16, "depth": 1, "heads": 2, "head_dim": 8, "mlp_dim": 32}
+WORD2VEC_SHAPE = {"family": "word2vec", "dim": 8, "sample": 0.05}
 SHAPES = {
     "language_model": (GPT_SHAPE, "characters", "txt"),
     "masked_lm": (BERT_SHAPE, "wordpiece", "txt"),
     "span_corruption": (T5_SHAPE, "bpe", "txt"),
     "text_classification": (BERT_SHAPE, "wordpiece", "tsv"),
     "translation": (T5_SHAPE, "bpe", "tsv"),
+    "word_vectors": (WORD2VEC_SHAPE, "words", "txt"),
 }
+LACKS = {"word_vectors": {"tokenizer", "max_len", "label_smoothing"}}  # keys that a task does not take
 EVERY_TASK = pytest.mark.parametrize("task", list(SHAPES))
 
 
@@ -40,13 +43,15 @@ def write_data(folder: Path) -> None:
 def tiny_run(task: str, folder: Path, steps: int = 6, **more: object) -> Run:
     """A run of a task on the data in a folder; `more` are tables that replace those here."""
     model, tokenizer, kind = SHAPES[task]
+    data = {"train": f"{folder}/train.{kind}", "valid": f"{folder}/valid.{kind}", "tokenizer": tokenizer, "vocab": 120,
+            "max_len": 20}  # fmt: skip
+    smoothing = 0.0 if "label_smoothing" in LACKS.get(task, ()) else 0.1
     tables = {
         "task": task,
         "model": model,
-        "data": {"train": f"{folder}/train.{kind}", "valid": f"{folder}/valid.{kind}", "tokenizer": tokenizer,
-                 "vocab": 120, "max_len": 20},
+        "data": {key: value for key, value in data.items() if key not in LACKS.get(task, ())},
         "train": {"steps": steps, "batch_tokens": 200, "lr": 0.01, "warmup": 3, "eval_every": 3, "save_every": 3, "average": 1,
-                  "device": "cpu", "schedule": "cosine", "weight_decay": 0.01},
+                  "device": "cpu", "schedule": "cosine", "weight_decay": 0.01, "label_smoothing": smoothing},
         "decode": {"beam_size": 1},
         **more,
     }  # fmt: skip

@@ -31,16 +31,19 @@ def import_(what: HFCheckpointPath, to: Annotated[Path, typer.Option(help="The n
 
 def export(
     run: RunPath,
-    out: Annotated[Path, typer.Argument(help="The folder to create.", show_default=False)],
-    to: Annotated[str, typer.Option(help="The format: hf, for Hugging Face's from_pretrained.")] = "hf",
+    out: Annotated[Path, typer.Argument(help="The folder to create, or the file of word vectors.", show_default=False)],
+    to: Annotated[str, typer.Option(help="The format: hf, for Hugging Face's from_pretrained; word2vec, a text file.")] = "hf",
 ) -> None:  # fmt: skip
     """Convert a run for other libraries.
 
     regard export runs/shakespeare-gpt --to hf out/
-    """
-    from regard.interop.hf import export_run
 
-    if to != "hf":
-        raise ValueError(f"no format {to!r}; there is hf")
-    export_run(Path(run), out)
+    regard export runs/wikitext-word2vec --to word2vec vectors.txt
+    """
+    from regard.interop import hf, word2vec
+
+    formats = {"hf": hf.export_run, "word2vec": word2vec.export_vectors}
+    if to not in formats:
+        raise ValueError(f"no format {to!r}; there is {', '.join(formats)}")
+    formats[to](Path(run), out)
     print(f"saved in {out}")

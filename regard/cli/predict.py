@@ -1,4 +1,4 @@
-"""Verbs that run a trained model: translate, ask, generate, fill, classify, embed."""
+"""Verbs that run a trained model: translate, ask, generate, fill, classify, embed, neighbors."""
 
 import dataclasses
 import json
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from regard.tasks.text_classification import TextClassifier
     from regard.tasks.text_embedding import Prediction, TextEmbedder
     from regard.tasks.translation import Translation, Translator
+    from regard.tasks.word_vectors import Neighbor, WordVectors
 
-__all__ = ["ask", "classify", "embed", "fill", "generate", "translate"]
+__all__ = ["ask", "classify", "embed", "fill", "generate", "neighbors", "translate"]
 
 MAX_COMPARED = 30  # texts in a table of all pairs
+COLUMNS = 5  # words whose neighbors are in one table
 
 
 def translate(run: RunPath, sentences: options.Sentences = None, input_: Input = None, beam: options.Beam = None,
@@ -273,6 +275,54 @@ def _print_similarity(texts: list[str], cosines: list[list[float]]) -> None:
     for number, (text, row) in enumerate(zip(texts, cosines, strict=True), 1):
         table.add_row(Text(f"{number} {text[:60]}"), *(f"{cosine:.2f}" for cosine in row))
     Console(width=None if sys.stdout.isatty() else 80 + 7 * len(texts), highlight=False).print(table)
+
+
+def neighbors(
+    run: RunPath, words: options.Words = None,
+    analogy: Annotated[bool, typer.Option("--analogy", help="Of three words, print what A - B + C is nearest to.")] = False,
+    top: Annotated[int, typer.Option(help="Nearest words to print.")] = 10, device: Device = "auto", json_: Json = False,
+) -> None:  # fmt: skip
+    """Find the nearest words, by the cosine of their vectors.
+
+    regard neighbors runs/wikitext-word2vec king river bank
+
+    regard neighbors runs/wikitext-word2vec --analogy king man woman
+    """
+    if top < 1:
+        raise ValueError(f"--top {top}; ask for 1 or more words")
+    vectors: WordVectors = open_run(run, "neighbors", device)
+    with read_texts(words, None, "reading") as (chunks, _):
+        asked = [word for chunk in chunks for word in chunk]
+    if analogy:
+        if len(asked) != 3:
+            raise ValueError(f"an analogy of {len(asked)} words; give three: --analogy king man woman is king - man + woman")
+        a, b, c = asked
+        found = [(f"{a} - {b} + {c}", vectors.analogy(a, b, c, top))]
+    else:
+        found = [(word, vectors.neighbors(word, top)) for word in asked]
+    if json_:
+        for word, near in found:
+            print(json.dumps({"word": word, "neighbors": [other._asdict() for other in near]}, ensure_ascii=False))
+    else:
+        for first in range(0, len(found), COLUMNS):
+            print(end="\n" * (first > 0))
+            _print_neighbors(found[first : first + COLUMNS])
+
+
+def _print_neighbors(found: "list[tuple[str, list[Neighbor]]]") -> None:
+    """A table with two columns for each word: its neighbors and their cosines."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table, rows = Table(box=None, pad_edge=False), max(len(near) for _, near in found)
+    for word, _ in found:
+        table.add_column(Text(word), max_width=30)
+        table.add_column("", justify="right", min_width=9)
+    for row in range(rows):
+        cells = [(Text(near[row].word), f"{near[row].cosine:.3f}    ") if row < len(near) else ("", "") for _, near in found]
+        table.add_row(*(cell for pair in cells for cell in pair))
+    Console(width=None if sys.stdout.isatty() else 50 * len(found), highlight=False).print(table)
 
 
 def _warn_unprefixed(translator: "Translator", texts: list[str]) -> None:

@@ -105,7 +105,7 @@ def score(run: RunPath, on: Split = "valid", beam: Beam = None, length_penalty: 
     """Score a run on validation or test data.
 
     Translations by BLEU and chrF with their signatures, classes by accuracy and F1, language models by perplexity, generated
-    images by bits per pixel.
+    images by bits per pixel, word vectors by Spearman's correlation with human ratings (--on wordsim353, simlex999, men3000 …).
 
     regard score runs/multi30k --on test_2016_flickr
     """

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from regard.config import Family, build, nearest
-from regard.models import bahdanau, bert, gpt, image_gpt, lrnet, mvit, resnet, seq2seq, swin, t5, transformer, vit
+from regard.models import bahdanau, bert, gpt, image_gpt, lrnet, mvit, resnet, seq2seq, swin, t5, transformer, vit, word2vec
 from regard.run_folder import RunFolder
 
 __all__ = ["FAMILIES", "load_model", "load_weights", "preset", "read_config", "saved_tensors", "state_tensors"]
@@ -25,6 +25,7 @@ FAMILIES: dict[str, Family] = {
     "image-gpt": Family(image_gpt.ImageGPTConfig, image_gpt.SIZES, image_gpt.ImageGPT, "image-decoder"),
     "vit": Family(vit.ViTConfig, vit.SIZES, vit.ViT, "image-encoder"),
     "swin": Family(swin.SwinConfig, swin.SIZES, swin.Swin, "image-encoder"),
+    "word2vec": Family(word2vec.Word2VecConfig, word2vec.SIZES, word2vec.Word2Vec, "word-vectors"),
     "mvit": Family(mvit.MViTConfig, mvit.SIZES, mvit.MViT, "image-encoder"),
 }
 

@@ -16,6 +16,7 @@ from regard.tasks import (
     span_corruption,
     text_classification,
     translation,
+    word_vectors,
 )
 from regard.tasks.task import Task
 
@@ -27,6 +28,7 @@ TASKS: dict[str, Task[Any, Any, Any, Any]] = {
     "masked_lm": masked_lm.TASK,
     "span_corruption": span_corruption.TASK,
     "text_classification": text_classification.TASK,
+    "word_vectors": word_vectors.TASK,
     "image_classification": image_classification.TASK,
     "image_generation": image_generation.TASK,
 }

@@ -19,11 +19,12 @@ from regard.tasks.masked_lm import MaskedLM
 from regard.tasks.text_classification import TextClassifier
 from regard.tasks.text_embedding import TextEmbedder
 from regard.tasks.translation import Translator
+from regard.tasks.word_vectors import WordVectors
 
 __all__ = ["Predictor", "TextPredictor", "load", "pick_device"]
 
 TextPredictor = Translator | TextGenerator | MaskedLM | TextClassifier | TextEmbedder
-Predictor = TextPredictor | ImageClassifier | ImageGenerator
+Predictor = TextPredictor | WordVectors | ImageClassifier | ImageGenerator
 
 
 def pick_device(wanted: str) -> torch.device:

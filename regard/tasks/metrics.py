@@ -1,15 +1,17 @@
-"""How good a model is: BLEU and chrF by sacreBLEU with their signatures, accuracy and F1, AER, validation loss."""
+"""How good a model is: BLEU and chrF by sacreBLEU with their signatures, accuracy and F1, AER, Spearman, validation loss."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, nn
 
-__all__ = ["Batch", "Score", "alignment_error_rate", "classification_scores", "evaluate", "to_device",
+__all__ = ["Batch", "Score", "alignment_error_rate", "classification_scores", "evaluate", "spearman", "to_device",
            "translation_scores"]  # fmt: skip
 
 
@@ -99,3 +101,17 @@ def alignment_error_rate(predicted: Set[LinkT], sure: Set[LinkT], possible: Set[
     if not predicted and not sure:
         raise ValueError("no predicted and no sure links; the alignment error rate needs one of them")
     return 1 - (len(predicted & sure) + len(predicted & possible)) / (len(predicted) + len(sure))
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float:
+    """Spearman's rank correlation: Pearson's, of the ranks; NaN if one side has equal values only."""
+    ranks = np.stack([_ranks(x), _ranks(y)])
+    ranks -= ranks.mean(1, keepdims=True)
+    norms = np.sqrt((ranks**2).sum(1))
+    return float(ranks[0] @ ranks[1] / norms.prod()) if norms.all() else float("nan")
+
+
+def _ranks(values: Sequence[float]) -> npt.NDArray[np.float64]:
+    """The rank of each value; equal values share the mean of their ranks."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]

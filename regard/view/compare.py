@@ -70,8 +70,8 @@ def compare(names: Sequence[str], load: Callable[[str], Translator], split: str,
             raise ValueError(f"{name} was trained on a mixture of {len(sets)} sets; compare wants runs of one data set")
         tested = read_references(data, split, sets[0], options.limit)
         if first is not None and tested != first:
-            raise ValueError(f"{name} and {names[0]} have different test data for {split!r}; compare runs of the same data set and "
-                             f"text, or give a file: --on FILE")  # fmt: skip
+            raise ValueError(f"{name} and {names[0]} have different test data for {split!r}; compare runs of the same data set "
+                             f"and text, or give a file: --on FILE")  # fmt: skip
         first, tokenized = tested, data.text == "tok"
         answers.append(translate_split(translator, split, options, sets[0]).answers)
     if first is None:

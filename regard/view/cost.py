@@ -66,6 +66,8 @@ def cost(family: str, config: Any, source: int, target: int) -> list[Part]:
         sources, targets = (torch.ones(1, length, dtype=torch.long) for length in (source, target))
     with torch.no_grad(), torch.device("meta"):  # a table of positions may grow on the way
         pair = hasattr(model, "decoder")
+        if not pair and not hasattr(model, "blocks"):  # word vectors: tables only, and a lookup has no products
+            return _with_total([_part(f"{name} vectors", sum(_sizes(part).values())) for name, part in model.named_children()])
         return _with_total(_count_encoder_decoder(model, sources, targets) if pair else _count_blocks(model, sources))
 
 

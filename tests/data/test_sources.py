@@ -241,7 +241,8 @@ def test_every_language_has_a_name():
 def test_sets_are_of_their_kind():
     kinds = {name: source.kind for name, source in SOURCES.items() if source.kind != "pairs"}
     pictures = dict.fromkeys(("cifar10", "fashion-mnist", "mnist", "flowers5", "ants-bees"), "images")
-    texts = {"tinyshakespeare": "text", "wikitext-2": "text", "sst2": "labels", "agnews-small": "labels"}
+    texts = {"tinyshakespeare": "text", "wikitext-2": "text", "sst2": "labels", "agnews-small": "labels",
+             "wordsim": "ratings"}  # fmt: skip
     assert kinds == texts | pictures
     assert all(bool(source.labels) == (source.kind in ("labels", "images")) for source in SOURCES.values())
     assert all(bool(source.pairs) == (source.kind == "pairs") for source in SOURCES.values())

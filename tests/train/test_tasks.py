@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
-from tiny_tasks import BERT_SHAPE, EVERY_TASK, SHAPES, tiny_run, write_data
+from tiny_tasks import BERT_SHAPE, EVERY_TASK, SHAPES, WORDS, tiny_run, write_data
 
 import regard
 from regard.data.position import DataPosition
@@ -50,6 +50,7 @@ def test_a_trained_run_opens_answers_and_has_a_card(task, tmp_path):
         "span_corruption": lambda: opened.translate(["the cat <extra_id_0> mat"])[0].text,
         "text_classification": lambda: opened.classify(["a good film"])[0][0].text,
         "translation": lambda: opened.translate(["a good film"])[0].text,
+        "word_vectors": lambda: opened.neighbors("cat", top=1)[0].word,
     }[task]()
     assert {
         "language_model": lambda: 0 < len(opened.tokenizer.encode([answer])[0]) <= 5,
@@ -57,6 +58,7 @@ def test_a_trained_run_opens_answers_and_has_a_card(task, tmp_path):
         "span_corruption": lambda: len(opened.tokenizer.encode([answer])[0]) <= opened.max_answer(5),
         "text_classification": lambda: answer in ("for", "against"),
         "translation": lambda: len(opened.tokenizer.encode([answer])[0]) <= opened.max_answer(3),
+        "word_vectors": lambda: answer in WORDS and answer != "cat",
     }[task]()
     assert done.scores
     assert not any(math.isnan(score.value) for score in done.scores)

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 from regard.config import STRICT, require_max, require_min
 from regard.data.sources import require_one_source
 
-__all__ = ["TextData"]
+__all__ = ["TextData", "WordData"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -33,3 +33,23 @@ class TextData:
         require_min(2, max_len=self.max_len)
         require_max(65_535, max_len=self.max_len)
         require_one_source(self.source, self.train, self.valid)
+
+
+@dataclass(frozen=True, config=STRICT)
+class WordData:
+    """Keys of [data] for word vectors, which read one plain text as lower-cased words."""
+
+    INHERITED: ClassVar = ("vocab",)
+
+    source: str = ""  # a named data set of plain text, such as wikitext-2; empty: own files
+    train: str = ""  # own text, plain or .gz
+    valid: str = ""  # the same, for validation
+    vocab: int = 30_000  # most frequent words, and 4 special tokens; other words are left out of the text
+
+    def __post_init__(self) -> None:
+        require_min(6, vocab=self.vocab)  # two words at least
+        require_one_source(self.source, self.train, self.valid)
+
+    def to_text_data(self) -> TextData:
+        """The same text as the other tasks describe it."""
+        return TextData(source=self.source, train=self.train, valid=self.valid, tokenizer="words", vocab=self.vocab)

@@ -1,16 +1,18 @@
 """Text from files, plain or .gz, always streamed: parallel (TSV, JSONL, or two line-aligned files), labelled, or plain.
 
-A labelled text is a pair too: the text and the name of its class.
+A labelled text is a pair too: the text and the name of its class.  Word pairs with human ratings test word vectors.
 """
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from regard.data.files import read_lines, read_pieces
 
-__all__ = ["Pair", "read_fraction", "read_labeled", "read_pairs", "read_text"]
+__all__ = ["Pair", "RatedPair", "read_fraction", "read_labeled", "read_pairs", "read_ratings", "read_text"]
 
 PIECE = 1 << 16  # bytes; a longer line comes in several pieces: some large texts have no line ends
 
@@ -89,3 +91,30 @@ def read_labeled(file: Path, names: Sequence[str]) -> Iterator[Pair]:
         if not columns or not label.isdecimal() or int(label) >= len(names):
             raise ValueError(f"{file} line {number} has class {label!r}; wanted 0 to {len(names) - 1}, a tab, and the text")
         yield ". ".join(columns), names[int(label)]
+
+
+class RatedPair(NamedTuple):
+    """Two words, and how similar people find them."""
+
+    first: str
+    second: str
+    rating: float
+
+
+def read_ratings(file: Path) -> list[RatedPair]:
+    """The word pairs of a TSV file: two words and a rating on each line."""
+    pairs = []
+    for number, line in enumerate(read_lines(file), 1):
+        if not line.strip():
+            continue
+        columns = line.split("\t")
+        try:
+            first, second, rating = columns[0], columns[1], float(columns[2])
+        except (IndexError, ValueError):
+            rating = math.nan
+        if not math.isfinite(rating):
+            raise ValueError(f"{file} line {number} is {line[:40]!r}; wanted two words and a number, separated by tabs")
+        pairs.append(RatedPair(first, second, rating))
+    if not pairs:
+        raise ValueError(f"{file} is empty; wanted two words and a number on each line, separated by tabs")
+    return pairs

@@ -16,7 +16,8 @@ from regard.data.text.toys import TOYS, toy_pairs
 __all__ = ["Split", "find_split", "licence_of", "require_kind", "source_names", "task_prefixes"]
 
 TOY_VALID = 500  # pairs of a toy's valid and test splits
-KINDS = {"pairs": "sentence pairs", "text": "plain text", "labels": "labelled texts", "images": "images"}
+KINDS = {"pairs": "sentence pairs", "text": "plain text", "labels": "labelled texts", "images": "images",
+         "ratings": "rated word pairs"}  # fmt: skip
 
 
 class Split(NamedTuple):

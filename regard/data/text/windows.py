@@ -22,7 +22,7 @@ from regard.data.text.store import Ints, Tokens
 from regard.data.text.tokenizer import SpecialTokens
 
 __all__ = ["MaskedBatch", "WindowBatch", "all_masked_windows", "all_span_windows", "all_windows", "masked_windows",
-           "span_windows", "windows"]  # fmt: skip
+           "span_windows", "window_order", "windows"]  # fmt: skip
 
 VALID_SEED = 0  # evaluation masks the same tokens every time
 
@@ -54,7 +54,7 @@ class MaskedBatch(NamedTuple):
 def windows(text: Tokens, length: int, tokens: int, seed: int,
             position: DataPosition = DataPosition()) -> BatchStream[WindowBatch]:  # fmt: skip
     """Endless batches of about `tokens` tokens from a position on."""
-    for _, starts, after in _order(len(text), length, length + 1, tokens // length, seed, position):
+    for _, starts, after in window_order(len(text), length, length + 1, tokens // length, seed, position):
         yield partial(_read_windows, text, starts, length + 1), after
 
 
@@ -73,7 +73,7 @@ def masked_windows(text: Tokens, length: int, tokens: int, seed: int, special: S
     A batch with nothing to mask is skipped; to know, windows are read up to the first ordinary token's, usually one.
     """
     (inside, kept), last = _plan_masking(length, special, special_ids), position.epoch
-    for seeds, starts, after in _order(len(text), inside, inside, tokens // length, seed, position):
+    for seeds, starts, after in window_order(len(text), inside, inside, tokens // length, seed, position):
         if any(not np.isin(text[start : start + inside], kept).all() for start in starts):
             yield partial(_mask, text, starts, inside, special, kept, vocab, seeds), after
             last = after.epoch
@@ -94,7 +94,7 @@ def all_masked_windows(text: Tokens, length: int, tokens: int, special: SpecialT
 def span_windows(text: Tokens, length: int, tokens: int, seed: int, special: SpecialTokens,
                  position: DataPosition = DataPosition()) -> BatchStream[PairBatch]:  # fmt: skip
     """Endless batches for T5: windows of `length` tokens without some spans as source, the spans as target."""
-    for seeds, starts, after in _order(len(text), length, length, tokens // length, seed, position):
+    for seeds, starts, after in window_order(len(text), length, length, tokens // length, seed, position):
         yield partial(_corrupt, text, starts, length, special, seeds), after
 
 
@@ -107,7 +107,7 @@ def all_span_windows(text: Tokens, length: int, tokens: int, special: SpecialTok
             yield _corrupt(text, starts, size, special, [VALID_SEED, index])
 
 
-def _order(total: int, stride: int, length: int, size: int, seed: int,
+def window_order(total: int, stride: int, length: int, size: int, seed: int,
            position: DataPosition) -> Iterator[tuple[list[int], Ints, DataPosition]]:  # fmt: skip
     """For each batch: its random seed, the starts of its `size` windows, `stride` apart, and the position after it."""
     if total < length:
