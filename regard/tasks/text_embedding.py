@@ -1,20 +1,21 @@
 """Texts → vectors: what every text encoder can do, whatever it was trained for.
 
-Shapes: B texts, T tokens, D width.
+Shapes: B texts, T tokens, D width, N occurrences of a word.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from regard.config import Run
-from regard.data.text.tokenizer import Tokenizer, to_ids
-from regard.layers.masks import padding_mask
+from regard.data.text.characters import SpelledTokens
+from regard.data.text.tokenizer import SpecialTokens, Tokenizer, to_ids
 
-__all__ = ["Prediction", "TextEmbedder", "TextEncoder", "encoded_batches"]
+__all__ = ["Occurrence", "Prediction", "TextEmbedder", "TextEncoder", "WordVectors", "encoded_batches"]
 
 
 class Prediction(NamedTuple):
@@ -24,18 +25,42 @@ class Prediction(NamedTuple):
     probability: float
 
 
+class Occurrence(NamedTuple):
+    """A word in a text."""
+
+    text: int  # index of the text
+    start: int  # its first character
+    end: int  # the character after its last
+
+
+class WordVectors(NamedTuple):
+    """Each occurrence of a word, and its vector."""
+
+    occurrences: list[Occurrence]
+    vectors: Tensor  # (N, D)
+
+
+class TextTokenizer(Protocol):
+    """What predictors of this kind ask of a tokenizer; a token is an id, or the ids of its characters."""
+
+    @property
+    def special(self) -> SpecialTokens | SpelledTokens: ...
+    def encode(self, lines: Sequence[str]) -> list[list[Any]]: ...
+    def offsets(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]: ...
+
+
 class EncoderPredictor(Protocol):
     """A predictor with a text encoder; each of them encodes and embeds texts as `TextEmbedder` does."""
 
     @property
     def model(self) -> nn.Module: ...
     @property
-    def tokenizer(self) -> Tokenizer: ...
+    def tokenizer(self) -> TextTokenizer: ...
     @property
     def run(self) -> Run: ...
     @property
     def max_len(self) -> int: ...
-    def encode(self, texts: Sequence[str]) -> list[list[int]]: ...
+    def encode(self, texts: Sequence[str]) -> list[list[Any]]: ...
 
 
 class TextEncoder(Protocol):
@@ -57,10 +82,11 @@ def encoded_batches(predictor: EncoderPredictor, texts: Sequence[str] | Sequence
     for first in range(0, len(order), size):
         rows = order[first : first + size]
         lines = [[special.bos, *ids[row], special.eos] for row in rows]
-        length = len(lines[-1])
-        tokens = torch.tensor([line + [-1] * (length - len(line)) for line in lines], device=device)  # (B, T)
-        mask = padding_mask(tokens, -1)
-        yield rows, tokens.masked_fill(tokens == -1, special.pad), mask
+        lengths = torch.tensor([len(line) for line in lines], device=device)
+        longest = len(lines[-1])
+        tokens = torch.tensor([line + [special.pad] * (longest - len(line)) for line in lines], device=device)  # (B, T)
+        mask = torch.arange(longest, device=device) < lengths[:, None]  # (B, T): the text may contain pad tokens itself
+        yield rows, tokens, mask[:, None, None]
         progress(first + len(rows))
 
 
@@ -82,7 +108,7 @@ class TextEmbedder:
     @property
     def max_len(self: "EncoderPredictor") -> int:
         """The most tokens of a text, without start and end; longer ones are truncated."""
-        return min(int(self.model.max_len) - 2, self.run.data.max_len)  # type: ignore[arg-type]
+        return int(min(self.model.max_len - 2, self.run.data.max_len))  # type: ignore[operator]
 
     def encode(self: "EncoderPredictor", texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without start and end."""
@@ -100,3 +126,45 @@ class TextEmbedder:
             mean = (self.model.encode(tokens, mask) * real).sum(1) / real.sum(1)  # type: ignore[operator]
             vectors[rows] = torch.nn.functional.normalize(mean).cpu()
         return vectors
+
+    @torch.inference_mode()
+    def embed_word(self: "EncoderPredictor", texts: Sequence[str], word: str,
+                   progress: Callable[[int], None] = lambda done: None) -> WordVectors:  # fmt: skip
+        """A unit vector for each occurrence of a word, in its context: the mean of its tokens' vectors."""
+        ids = self.encode(texts)
+        found = [_find_word(word, text, number, len(ids[number - 1])) for number, text in enumerate(texts, 1)]
+        tokens_of = [
+            [_tokens_within(place, spans, self.max_len) for place in places]
+            for places, spans in zip(found, self.tokenizer.offsets(texts), strict=True)
+        ]
+        vectors: list[Tensor] = [torch.empty(0)] * len(texts)
+        for rows, tokens, mask in encoded_batches(self, ids, progress):
+            for row, states in zip(rows, self.model.encode(tokens, mask), strict=True):  # type: ignore[operator]  # (T, D)
+                means = [states[1:][first:last].mean(0) for first, last in tokens_of[row]]  # the first state is of the start
+                vectors[row] = torch.stack(means).cpu()
+        places = [place for places in found for place in places]
+        return WordVectors(places, torch.nn.functional.normalize(torch.cat(vectors)))
+
+
+def _find_word(word: str, text: str, number: int, tokens: int) -> list[Occurrence]:
+    """Every occurrence of a whole word, in upper or lower case; `number` names the text, from 1."""
+    if not word.strip():
+        raise ValueError("an empty word is in no text; give one such as bank")
+    if not tokens:
+        raise ValueError(f"text {number} is empty; give a text with the word {word!r}")
+    pattern = rf"(?<!\w){re.escape(word.strip())}(?!\w)"
+    places = [Occurrence(number - 1, *match.span()) for match in re.finditer(pattern, text, re.IGNORECASE)]
+    if not places:
+        raise ValueError(f"text {number}, {text[:60]!r}, does not contain the word {word!r}; give texts that do")
+    return places
+
+
+def _tokens_within(place: Occurrence, spans: Sequence[tuple[int, int]], limit: int) -> tuple[int, int]:
+    """The first token of an occurrence, and the one after its last; `spans` are the characters of each token."""
+    inside = [index for index, (start, end) in enumerate(spans) if start < place.end and end > place.start]
+    if not inside:
+        raise ValueError(f"no token of text {place.text + 1} is the word at character {place.start + 1}; use another word")
+    if inside[-1] >= limit:
+        raise ValueError(f"text {place.text + 1} has the word at token {inside[-1] + 1:,}; this model reads {limit:,} tokens: "
+                         f"shorten the text")  # fmt: skip
+    return inside[0], inside[-1] + 1
