@@ -47,7 +47,7 @@ class ELMoConfig:
     character_dim: int = 16
     filters: list[int] = field(default_factory=lambda: [32, 32, 64, 128, 256, 512, 1024])  # of 1, 2, 3, … characters
     highways: int = 2  # highway layers after the filters
-    output_vocab: int = 0  # tokens that are predicted, the first of the vocabulary; the others as unknown; 0 = all
+    output_vocab: int = 0  # most tokens to predict: the first of the vocabulary, the others as unknown; 0 = all
     dropout: float = 0.1  # on the input of each layer, and of the output layer
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class ELMoConfig:
 SIZES = {  # "base", medium and small: released with the paper; mini: for one CPU core
     "base": ELMoConfig(), "medium": ELMoConfig(dim=512, cells=2048, highways=1),
     "small": ELMoConfig(dim=256, cells=1024, highways=1),
-    "mini": ELMoConfig(dim=256, cells=128, characters=18, filters=[32, 32, 64, 128], highways=1),
+    "mini": ELMoConfig(vocab=30_000, output_vocab=5000, dim=256, cells=128, characters=18, filters=[32, 32, 64, 128], highways=1),
 }  # fmt: skip
 
 
@@ -161,16 +161,16 @@ class ELMo(nn.Module):
         spelled = c.inputs == "characters"
         self.word_shape = (c.characters,) if spelled else ()  # of one word of the input
         self.inputs = CharacterCNN(c) if spelled else nn.Embedding(c.vocab, c.dim // 2)
-        self.forwards, self.backwards = LSTMStack(c), LSTMStack(c)
+        self.forward_lstms, self.backward_lstms = LSTMStack(c), LSTMStack(c)
         self.mix, self.dropout = ScalarMix(c.depth + 1), Dropout(c.dropout)
-        self.output = nn.Linear(c.dim // 2, c.output_vocab or c.vocab)
+        self.output = nn.Linear(c.dim // 2, min(c.output_vocab or c.vocab, c.vocab))
 
     def _directions(self, words: Tensor, mask: Tensor | None) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """The words, and the states of each layer of both directions, all (B, T, D / 2)."""
         x = self.inputs(words)  # (B, T, D / 2)
         index = reversing_index(words, mask)[..., None].expand_as(x)
-        backward = self.backwards(x.gather(1, index))
-        return x, self.forwards(x), [states.gather(1, index) for states in backward]
+        backward = self.backward_lstms(x.gather(1, index))
+        return x, self.forward_lstms(x), [states.gather(1, index) for states in backward]
 
     def features(self, words: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """What the output layer reads to predict the next word, and the previous one: twice (B, T, D / 2)."""

@@ -138,12 +138,6 @@ def _score(predictor: BidirectionalLM, split: str, options: ScoreOptions) -> lis
     return scores
 
 
-def _check(run: Run, model: BidirectionalModel) -> None:
-    if run.model.output_vocab > run.model.vocab:
-        raise ValueError(f"model.output_vocab={run.model.output_vocab} exceeds the vocabulary of {run.model.vocab:,} tokens; "
-                         f"set it to 0 to predict all of them")  # fmt: skip
-
-
 TASK: Task[BidirectionalModel, TextDataset, BoundedBatch, BidirectionalLM] = Task(
     name="bidirectional_lm",
     kinds=("bidirectional-lm",),
@@ -155,6 +149,5 @@ TASK: Task[BidirectionalModel, TextDataset, BoundedBatch, BidirectionalLM] = Tas
     loss=bidirectional_loss,
     predictor=_predictor,
     score=_score,
-    check=_check,
     decodes=False,
 )

@@ -129,42 +129,46 @@ class TextEmbedder:
 
     @torch.inference_mode()
     def embed_word(self: "EncoderPredictor", texts: Sequence[str], word: str,
-                   progress: Callable[[int], None] = lambda done: None) -> WordVectors:  # fmt: skip
-        """A unit vector for each occurrence of a word, in its context: the mean of its tokens' vectors."""
-        ids = self.encode(texts)
-        found = [_find_word(word, text, number, len(ids[number - 1])) for number, text in enumerate(texts, 1)]
-        tokens_of = [
-            [_tokens_within(place, spans, self.max_len) for place in places]
-            for places, spans in zip(found, self.tokenizer.offsets(texts), strict=True)
-        ]
+                   progress: Callable[[int], None] = lambda done: None, first: int = 1) -> WordVectors:  # fmt: skip
+        """A unit vector for each occurrence of a word, in its context: the mean of its tokens' vectors.
+
+        Upper and lower case are the same word.  Error messages number the texts, from `first` on.
+        """
+        ids, spans = self.encode(texts), self.tokenizer.offsets(texts)
+        found, tokens_of = list[list[Occurrence]](), list[list[slice]]()
+        for index, text in enumerate(texts):
+            name = f"text {first + index}"
+            found.append([Occurrence(index, *place) for place in _find_word(word, text, name, len(ids[index]))])
+            tokens_of.append([_tokens_within(place, spans[index], self.max_len, name) for place in found[-1]])
         vectors: list[Tensor] = [torch.empty(0)] * len(texts)
         for rows, tokens, mask in encoded_batches(self, ids, progress):
             for row, states in zip(rows, self.model.encode(tokens, mask), strict=True):  # type: ignore[operator]  # (T, D)
-                means = [states[1:][first:last].mean(0) for first, last in tokens_of[row]]  # the first state is of the start
-                vectors[row] = torch.stack(means).cpu()
+                within = states[1:]  # the first state is of the start token
+                vectors[row] = torch.stack([within[span].mean(0) for span in tokens_of[row]]).cpu()
         places = [place for places in found for place in places]
         return WordVectors(places, torch.nn.functional.normalize(torch.cat(vectors)))
 
 
-def _find_word(word: str, text: str, number: int, tokens: int) -> list[Occurrence]:
-    """Every occurrence of a whole word, in upper or lower case; `number` names the text, from 1."""
-    if not word.strip():
-        raise ValueError("an empty word is in no text; give one such as bank")
+def _find_word(word: str, text: str, name: str, tokens: int) -> list[tuple[int, int]]:
+    """The start and end of every occurrence of a whole word in a text of `tokens` tokens; `name` is the text's in messages."""
+    word = word.strip()
+    if not word:
+        raise ValueError("an empty word is in no text; give one, such as bank")
     if not tokens:
-        raise ValueError(f"text {number} is empty; give a text with the word {word!r}")
-    pattern = rf"(?<!\w){re.escape(word.strip())}(?!\w)"
-    places = [Occurrence(number - 1, *match.span()) for match in re.finditer(pattern, text, re.IGNORECASE)]
+        raise ValueError(f"{name} is empty; give a text that contains {word!r}")
+    places = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE)]
     if not places:
-        raise ValueError(f"text {number}, {text[:60]!r}, does not contain the word {word!r}; give texts that do")
+        raise ValueError(f"{name}, {text[:60]!r}, does not contain the word {word!r}; give a text that does")
     return places
 
 
-def _tokens_within(place: Occurrence, spans: Sequence[tuple[int, int]], limit: int) -> tuple[int, int]:
-    """The first token of an occurrence, and the one after its last; `spans` are the characters of each token."""
+def _tokens_within(place: Occurrence, spans: Sequence[tuple[int, int]], limit: int, name: str) -> slice:
+    """The tokens of an occurrence; `spans` are the characters of each token of the text."""
     inside = [index for index, (start, end) in enumerate(spans) if start < place.end and end > place.start]
     if not inside:
-        raise ValueError(f"no token of text {place.text + 1} is the word at character {place.start + 1}; use another word")
+        raise ValueError(f"{name} has no token for its characters {place.start + 1} to {place.end}; choose another word")
     if inside[-1] >= limit:
-        raise ValueError(f"text {place.text + 1} has the word at token {inside[-1] + 1:,}; this model reads {limit:,} tokens: "
-                         f"shorten the text")  # fmt: skip
-    return inside[0], inside[-1] + 1
+        raise ValueError(
+            f"{name} contains the word as token {inside[-1] + 1:,}; this model reads {limit:,} tokens: shorten the text"
+        )
+    return slice(inside[0], inside[-1] + 1)

@@ -13,6 +13,7 @@ from regard.layers.positions import LearnedPositions
 from regard.layers.tap import watch
 from regard.models import FAMILIES
 from regard.models.bert import BERT
+from regard.models.elmo import ELMo
 from regard.models.gpt import GPT
 from regard.models.t5 import T5
 from regard.models.transformer import Transformer
@@ -63,6 +64,8 @@ def cost(family: str, config: Any, source: int, target: int) -> list[Part]:
         model = FAMILIES[family].build(config).eval().requires_grad_(False)
         sources, targets = (torch.ones(1, length, dtype=torch.long) for length in (source, target))
     with torch.no_grad(), torch.device("meta"):  # a table of positions may grow on the way
+        if isinstance(model, ELMo):
+            return _with_total(_count_called(model, torch.ones(1, source, *model.word_shape, dtype=torch.long)))
         pair = hasattr(model, "decoder")
         return _with_total(_count_encoder_decoder(model, sources, targets) if pair else _count_blocks(model, sources))
 
@@ -135,6 +138,13 @@ def _count_blocks(model: GPT | BERT, tokens: Tensor) -> list[Part]:
         _part("blocks", sum(blocks.values()), inside, c.depth * c.heads * FLOAT * s * s),
         _part("output (tied)", sum(rest.values()), whole - inside),
     ]
+
+
+def _count_called(model: nn.Module, inputs: Tensor) -> list[Part]:
+    """The child modules of a model without attention."""
+    with FlopCounterMode(display=False) as counter:
+        model(inputs)
+    return _count_children(model, {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}, {})
 
 
 def _count_children(model: nn.Module, flops: Mapping[str, int], recorded: Mapping[str, list[Tensor]]) -> list[Part]:
