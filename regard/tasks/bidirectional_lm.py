@@ -55,7 +55,7 @@ class BidirectionalLM:
     run: Run
 
     max_len, encode, embed = TextEmbedder.max_len, TextEmbedder.encode, TextEmbedder.embed
-    embed_word = TextEmbedder.embed_word
+    embed_word, embed_spans = TextEmbedder.embed_word, TextEmbedder.embed_spans
 
 
 def bidirectional_loss(model: BidirectionalModel, batch: BoundedBatch, label_smoothing: float) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ Shapes: B texts, T tokens, D width, N occurrences of a word.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -61,6 +62,8 @@ class EncoderPredictor(Protocol):
     @property
     def max_len(self) -> int: ...
     def encode(self, texts: Sequence[str]) -> list[list[Any]]: ...
+    def embed_spans(self, texts: Sequence[str], places: "Sequence[Occurrence]", progress: Callable[[int], None] = ...,
+                    first: int = ...) -> Tensor: ...  # fmt: skip
 
 
 class TextEncoder(Protocol):
@@ -127,26 +130,35 @@ class TextEmbedder:
             vectors[rows] = torch.nn.functional.normalize(mean).cpu()
         return vectors
 
-    @torch.inference_mode()
     def embed_word(self: "EncoderPredictor", texts: Sequence[str], word: str,
                    progress: Callable[[int], None] = lambda done: None, first: int = 1) -> WordVectors:  # fmt: skip
         """A unit vector for each occurrence of a word, in its context: the mean of its tokens' vectors.
 
         Upper and lower case are the same word.  Error messages number the texts, from `first` on.
         """
-        ids, spans = self.encode(texts), self.tokenizer.offsets(texts)
-        found, tokens_of = list[list[Occurrence]](), list[list[slice]]()
-        for index, text in enumerate(texts):
-            name = f"text {first + index}"
-            found.append([Occurrence(index, *place) for place in _find_word(word, text, name, len(ids[index]))])
-            tokens_of.append([_tokens_within(place, spans[index], self.max_len, name) for place in found[-1]])
-        vectors: list[Tensor] = [torch.empty(0)] * len(texts)
-        for rows, tokens, mask in encoded_batches(self, ids, progress):
-            for row, states in zip(rows, self.model.encode(tokens, mask), strict=True):  # type: ignore[operator]  # (T, D)
-                within = states[1:]  # the first state is of the start token
-                vectors[row] = torch.stack([within[span].mean(0) for span in tokens_of[row]]).cpu()
-        places = [place for places in found for place in places]
-        return WordVectors(places, torch.nn.functional.normalize(torch.cat(vectors)))
+        tokens = map(len, self.encode(texts))
+        places = [
+            Occurrence(index, *span)
+            for index, (text, count) in enumerate(zip(texts, tokens, strict=True))
+            for span in _find_word(word, text, f"text {first + index}", count)
+        ]
+        return WordVectors(places, self.embed_spans(texts, places, progress, first))
+
+    @torch.inference_mode()
+    def embed_spans(self: "EncoderPredictor", texts: Sequence[str], places: Sequence[Occurrence],
+                    progress: Callable[[int], None] = lambda done: None, first: int = 1) -> Tensor:  # fmt: skip
+        """A unit vector for each of some places in texts, the mean of the vectors of its tokens in their context: (N, D)."""
+        spans, places_of = self.tokenizer.offsets(texts), defaultdict[int, list[tuple[int, slice]]](list)
+        for number, place in enumerate(places):
+            tokens_of = _tokens_within(place, spans[place.text], self.max_len, f"text {first + place.text}")
+            places_of[place.text].append((number, tokens_of))
+        vectors = torch.zeros(len(places), self.run.model.dim)
+        for rows, tokens, mask in encoded_batches(self, self.encode(texts), progress):
+            states = self.model.encode(tokens, mask)[:, 1:].cpu()  # type: ignore[operator]  # (B, T, D) without the start token
+            for row, text in enumerate(rows):
+                for number, within in places_of[text]:
+                    vectors[number] = states[row, within].mean(0)
+        return torch.nn.functional.normalize(vectors)
 
 
 def _find_word(word: str, text: str, name: str, tokens: int) -> list[tuple[int, int]]:
