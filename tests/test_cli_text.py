@@ -100,7 +100,7 @@ def test_embed_compares_a_word_in_each_of_its_contexts(regard, text_runs, tmp_pa
     assert [row[: row.index("]") + 1] for row in rows] == [
         "1 the [cat]", "2 a dog ran to the [Cat]", "3 a dog ran to the Cat and the [cat]", "4 the [cat]"
     ]  # fmt: skip
-    assert rows[0].split()[-4] == rows[0].split()[-1] == "1.00"
+    assert rows[0].split()[-4] == rows[0].split()[-1] == "1.000"
     saved = regard(*words, *texts, "--out", tmp_path / "v.npy")
     assert "saved 4 vectors of 16 numbers" in saved.out
     vectors = np.load(tmp_path / "v.npy", allow_pickle=False)

@@ -266,7 +266,8 @@ def embed(run: RunPath, texts: options.TextsOrImages = None, input_: Input = Non
         write_atomic(out, content.getvalue())
         print(f"saved {len(table):,} vectors of {table.shape[1]} numbers in {out}")
         return
-    _print_similarity([row.label for row in rows], (table @ table.T).tolist())
+    digits = 2 if word is None else 3  # a word resembles itself in every context
+    _print_similarity([row.label for row in rows], (table @ table.T).tolist(), digits)
 
 
 class _Embedded(NamedTuple):
@@ -299,7 +300,7 @@ def _embed_word(embedder: "Embedder", word: str, texts: list[str], first: int, p
     return rows, found.vectors
 
 
-def _print_similarity(texts: list[str], cosines: list[list[float]]) -> None:
+def _print_similarity(texts: list[str], cosines: list[list[float]], digits: int) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -309,7 +310,7 @@ def _print_similarity(texts: list[str], cosines: list[list[float]]) -> None:
     for number in range(1, len(texts) + 1):
         table.add_column(str(number), justify="right", min_width=5)
     for number, (text, row) in enumerate(zip(texts, cosines, strict=True), 1):
-        table.add_row(Text(f"{number} {text[:60]}"), *(f"{cosine:.2f}" for cosine in row))
+        table.add_row(Text(f"{number} {text[:60]}"), *(f"{cosine:.{digits}f}" for cosine in row))
     Console(width=None if sys.stdout.isatty() else 80 + 7 * len(texts), highlight=False).print(table)
 
 

@@ -3,7 +3,7 @@
 Peters et al. 2018, https://arxiv.org/abs/1802.05365
 
        contextual vector of each word
-    γ Σ softmax(w)_j · layer_j        ScalarMix
+    γ Σ softmax(w)_j · norm(layer_j)  ScalarMix
        ├──────────────┐
      next           previous word     one output layer for both
        │              │
@@ -162,7 +162,8 @@ class ELMo(nn.Module):
         self.word_shape = (c.characters,) if spelled else ()  # of one word of the input
         self.inputs = CharacterCNN(c) if spelled else nn.Embedding(c.vocab, c.dim // 2)
         self.forward_lstms, self.backward_lstms = LSTMStack(c), LSTMStack(c)
-        self.mix, self.dropout = ScalarMix(c.depth + 1), Dropout(c.dropout)
+        self.norm, self.mix = nn.LayerNorm(c.dim, elementwise_affine=False), ScalarMix(c.depth + 1)
+        self.dropout = Dropout(c.dropout)
         self.output = nn.Linear(c.dim // 2, min(c.output_vocab or c.vocab, c.vocab))
 
     def _directions(self, words: Tensor, mask: Tensor | None) -> tuple[Tensor, list[Tensor], list[Tensor]]:
@@ -188,5 +189,9 @@ class ELMo(nn.Module):
         return torch.stack([torch.cat(pair, -1) for pair in zip((x, *forward), (x, *backward), strict=True)])
 
     def encode(self, words: Tensor, mask: Tensor | None = None) -> Tensor:
-        """A contextual vector for each word: (B, T, D).  `mask` (B, 1, 1, T) marks real words; None = all."""
-        return self.mix(self.layers(words, mask))
+        """A contextual vector for each word: (B, T, D).  `mask` (B, 1, 1, T) marks real words; None = all.
+
+        Layers are normalized before they are mixed, section 3.2: else the words themselves, several times as large as the
+        states of the LSTMs, would outweigh their context.
+        """
+        return self.mix(self.norm(self.layers(words, mask)))

@@ -1,7 +1,7 @@
 """Bidirectional language modelling (ELMo): each word of a text is predicted from those before it, and again from those after it.
 
 The run then embeds words in their context.  Training does not reach the weights with which a model's layers are mixed: `embed`
-gives the mean of the layers.
+gives the mean of the normalized layers.
 
 Shapes: B windows, T tokens, C characters of a token, D width of a vector, V vocabulary.
 """

@@ -129,6 +129,16 @@ def test_each_row_is_reversed_up_to_its_padding():
     assert torch.equal(tokens.gather(1, reversing_index(tokens, None)), tokens.flip(1))
 
 
+@EVERY_INPUT
+def test_vectors_are_the_mix_of_the_normalized_layers(inputs):
+    model = models[inputs]
+    words = random_words(model, 4, 2, 3)
+    layers = model.layers(words)
+    centred = layers - layers.mean(-1, keepdim=True)
+    normalized = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    same(model.encode(words), model.mix(normalized))
+
+
 # Laws
 
 
