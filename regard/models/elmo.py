@@ -63,7 +63,7 @@ class ELMoConfig:
             raise ValueError(f"filters of up to {len(self.filters)} characters, words of {self.characters}; use fewer filters")
 
 
-SIZES = {  # "base", medium and small: released with the paper; mini: for one CPU core
+SIZES = {  # base, medium and small: the released models; mini: for one CPU core
     "base": ELMoConfig(), "medium": ELMoConfig(dim=512, cells=2048, highways=1),
     "small": ELMoConfig(dim=256, cells=1024, highways=1),
     "mini": ELMoConfig(output_vocab=5000, dim=256, cells=128, characters=18, filters=[32, 32, 64, 128], highways=1),

@@ -48,7 +48,9 @@ class BidirectionalLM:
 
     VERBS: ClassVar = ("embed",)  # of the command line
     INPUT: ClassVar = "words"
-    HINTS: ClassVar = {"show": "has LSTMs and no attention to show; compare a word in two texts: regard embed THIS_FOLDER --word"}
+    HINTS: ClassVar = {
+        "show": "has LSTMs and no attention to show; compare a word in two texts: regard embed THIS_FOLDER --word WORD TEXT TEXT"
+    }
 
     model: nn.Module
     tokenizer: Tokenizer | CharacterTokenizer
@@ -83,8 +85,8 @@ def _one_direction(
 
 
 @dataclass(frozen=True)
-class _InputOutput:
-    """From tokens to what a model reads and predicts."""
+class _Preparation:
+    """Of windows of tokens, makes what a model reads and predicts."""
 
     spelling: Tensor | None  # (V, C): the characters of each token; None: it reads tokens
     outputs: int  # tokens that it predicts
@@ -95,10 +97,10 @@ class _InputOutput:
         return BoundedBatch(words, batch.labels.masked_fill(batch.labels >= self.outputs, self.unk))
 
 
-def _input_output(run: Run, tokenizer: Tokenizer) -> _InputOutput:
+def _preparation(run: Run, tokenizer: Tokenizer) -> _Preparation:
     spelled = run.model.inputs == "characters"
     table = torch.tensor(CharacterTokenizer(tokenizer, run.model.characters).table) if spelled else None
-    return _InputOutput(table, run.model.output_vocab or tokenizer.vocab, tokenizer.special.unk)
+    return _Preparation(table, run.model.output_vocab or tokenizer.vocab, tokenizer.special.unk)
 
 
 def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
@@ -107,19 +109,19 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
 
 def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[BoundedBatch]:
     text, special, t = plain_text(dataset.train).tokens, dataset.tokenizer.special, run.train
-    prepared = _input_output(run, dataset.tokenizer)
+    prepare = _preparation(run, dataset.tokenizer)
     for make, after in bounded_windows(text, run.data.max_len, t.batch_tokens, t.seed, special, position):
-        yield partial(_made, prepared, make), after
+        yield partial(_prepared, prepare, make), after
 
 
-def _made(prepared: _InputOutput, make: Callable[[], BoundedBatch]) -> BoundedBatch:
-    return prepared(make())
+def _prepared(prepare: _Preparation, make: Callable[[], BoundedBatch]) -> BoundedBatch:
+    return prepare(make())
 
 
 def _validation(run: Run, dataset: TextDataset) -> Iterator[BoundedBatch]:
     text, special = plain_text(dataset.valid).tokens, dataset.tokenizer.special
     windows = all_bounded_windows(text, run.data.max_len, run.train.batch_tokens, special)
-    return map(_input_output(run, dataset.tokenizer), windows)
+    return map(_preparation(run, dataset.tokenizer), windows)
 
 
 def _predictor(model: nn.Module, run: Run, tokenizer: Tokenizer, labels: tuple[str, ...]) -> BidirectionalLM:

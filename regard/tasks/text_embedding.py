@@ -1,6 +1,6 @@
 """Texts → vectors: what every text encoder can do, whatever it was trained for.
 
-Shapes: B texts, T tokens, D width, N occurrences of a word.
+Shapes: B texts, T tokens, D width, N occurrences of a word, C characters of a word.
 """
 
 import re
@@ -77,7 +77,10 @@ class TextEncoder(Protocol):
 
 def encoded_batches(predictor: EncoderPredictor, texts: Sequence[str] | Sequence[list[int]],
                     progress: Callable[[int], None]) -> Iterator[tuple[list[int], Tensor, Tensor]]:  # fmt: skip
-    """Texts, or their ids, of similar length together: their rows, tokens (B, T) and mask; too long texts are truncated."""
+    """Texts, or their ids, of similar length together: their rows, tokens (B, T), or spelled (B, T, C), and mask (B, 1, 1, T).
+
+    Too long texts are truncated.
+    """
     special, size = predictor.tokenizer.special, predictor.run.decode.batch_size
     limit, device = predictor.max_len, next(predictor.model.parameters()).device
     ids = [row[:limit] for row in to_ids(texts, predictor.encode)]
