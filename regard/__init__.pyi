@@ -9,6 +9,7 @@ from regard.layers.attention import Attention as Attention
 from regard.layers.attention import attend as attend
 from regard.layers.tap import watch as watch
 from regard.models.bert import BERT as BERT
+from regard.models.elmo import ELMo as ELMo
 from regard.models.gpt import GPT as GPT
 from regard.models.image_gpt import ImageGPT as ImageGPT
 from regard.models.lrnet import LRNet as LRNet
@@ -20,6 +21,7 @@ from regard.models.transformer import Transformer as Transformer
 from regard.models.transformer import TransformerConfig as TransformerConfig
 from regard.models.vit import ViT as ViT
 from regard.models.word2vec import Word2Vec as Word2Vec
+from regard.tasks.bidirectional_lm import BidirectionalLM as BidirectionalLM
 from regard.tasks.image_classification import ImageClassifier as ImageClassifier
 from regard.tasks.image_generation import ImageGenerator as ImageGenerator
 from regard.tasks.language_model import TextGenerator as TextGenerator

@@ -87,7 +87,7 @@ def minilm() -> Path:
 
 @pytest.fixture(scope="session")
 def text_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs `gpt`, `bert`, `classes`, `t5`, `spans`: complete, after four steps of training each."""
+    """Runs `gpt`, `bert`, `elmo`, `classes`, `t5`, `spans`: complete, after four steps of training each."""
     from regard.tasks import read_run
     from regard.train.loop import fit
 
@@ -101,6 +101,8 @@ def text_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pairs = (*few, f"data.train={home}/rows.tsv", f"data.valid={home}/rows.tsv")
     fit(read_run("shakespeare-gpt", (*shape, *text, "model.max_len=24")), home / "gpt")
     fit(read_run("wikitext-bert", (*shape, *text, "model.max_len=32")), home / "bert")
+    lstm = ("model.dim=16", "model.cells=8", "model.filters=[4, 4]", "data.vocab=12")
+    fit(read_run("wikitext-elmo", (*lstm, *text)), home / "elmo")
     fit(read_run("sst2", (*pairs, f"init={home}/bert")), home / "classes")
     fit(read_run("t5-multitask", (*shape, *pairs, "data.pair=", "data.prefixed=false")), home / "t5")
     fit(read_run("wikitext-t5", (*shape, *text)), home / "spans")

@@ -9,6 +9,7 @@ import pytest
 from cli_checks import assert_refused
 from safetensors.torch import load_file
 
+from regard.cli.io import TEXTS_PER_CHUNK
 from regard.decode.search import Hypothesis
 from regard.tasks.load import load
 from regard.tasks.translation import Translator
@@ -89,13 +90,59 @@ def test_embed_compares_prints_and_saves_vectors(regard, text_runs, tmp_path):
     np.testing.assert_allclose([line["vector"] for line in lines], vectors, atol=1e-6)
 
 
+@pytest.mark.parametrize("run", ["elmo", "bert", "classes"])
+def test_embed_compares_a_word_in_each_of_its_contexts(regard, text_runs, tmp_path, run):
+    words = ("embed", text_runs / run, "--word", "cat")
+    texts = ("the cat sat", "a dog ran to the Cat and the cat", "the cat sat")
+    result = regard(*words, *texts)
+    header, *rows = result.out.splitlines()
+    assert header.split() == ["1", "2", "3", "4"]
+    assert [row[: row.index("]") + 1] for row in rows] == [
+        "1 the [cat]", "2 a dog ran to the [Cat]", "3 a dog ran to the Cat and the [cat]", "4 the [cat]"
+    ]  # fmt: skip
+    assert rows[0].split()[-4] == rows[0].split()[-1] == "1.000"
+    saved = regard(*words, *texts, "--out", tmp_path / "v.npy")
+    assert "saved 4 vectors of 16 numbers" in saved.out
+    vectors = np.load(tmp_path / "v.npy", allow_pickle=False)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert np.abs(vectors[0] - vectors[1]).max() > 1e-4  # another context, another vector
+    lines = [json.loads(line) for line in regard(*words, *texts, "--json").out.splitlines()]
+    assert [(line["source"][line["start"] : line["end"]], line["source"]) for line in lines] == [
+        ("cat", texts[0]), ("Cat", texts[1]), ("cat", texts[1]), ("cat", texts[2])
+    ]  # fmt: skip
+    np.testing.assert_allclose([line["vector"] for line in lines], vectors, atol=1e-6)
+
+
+@pytest.mark.parametrize("run", ["elmo", "bert"])
+def test_a_word_that_cannot_be_embedded_is_refused(regard, text_runs, run):
+    words = ("embed", text_runs / run, "--word")
+    assert_refused(regard(*words, "cat", "the cat", "the cats"), "text 2, 'the cats', does not contain the word 'cat'")
+    assert_refused(regard(*words, "cat", "the cat", " "), "text 2 is empty")
+    assert_refused(regard(*words, " ", "the cat"), "an empty word")
+    late = " ".join(["the"] * 40) + " cat"
+    assert_refused(regard(*words, "cat", late), "text 1 contains the word as token", "shorten the text")
+    assert_refused(regard(*words, "cat", *["cat cat"] * 16), "over 30", "--out", "--json")
+    assert_refused(regard("embed", text_runs / "gpt", "--word", "cat", "the cat"), "does not embed")
+
+
+def test_embed_counts_texts_of_a_file_from_its_start(regard, text_runs, tmp_path):
+    (tmp_path / "texts.txt").write_text("the cat\n" * TEXTS_PER_CHUNK + "the dog\n")
+    result = regard("embed", text_runs / "elmo", "--word", "cat", "--input", tmp_path / "texts.txt", "--out", tmp_path / "v.npy")
+    assert_refused(result, f"text {TEXTS_PER_CHUNK + 1}, 'the dog', does not contain")
+
+
+def test_an_elmo_has_no_attention_to_show(regard, text_runs):
+    assert_refused(regard("show", text_runs / "elmo", "the cat"), "has LSTMs and no attention to show", "regard embed")
+
+
 def test_score_prints_the_metrics_of_the_task(regard, text_runs):
     names = {
         run: [s["name"] for s in json.loads(regard("score", text_runs / run, "--json").out)]
-        for run in ("gpt", "bert", "classes", "t5")
+        for run in ("gpt", "bert", "elmo", "classes", "t5")
     }
     assert names["gpt"] == ["perplexity", "bits per character"]
     assert names["bert"] == ["perplexity", "masked-token accuracy", "unigram baseline", "bigram baseline"]
+    assert names["elmo"] == ["forward perplexity", "backward perplexity"]
     assert names["classes"] == ["accuracy", "F1"]
     assert "BLEU" in names["t5"]
 

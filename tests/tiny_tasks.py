@@ -15,9 +15,11 @@ GPT_SHAPE = {"family": "gpt", "dim": 16, "depth": 1, "heads": 2, "max_len": 20, 
 BERT_SHAPE = {"family": "bert", "dim": 16, "depth": 1, "heads": 2, "max_len": 24}
 T5_SHAPE = {"family": "t5", "dim": 16, "depth": 1, "heads": 2, "head_dim": 8, "mlp_dim": 32}
 WORD2VEC_SHAPE = {"family": "word2vec", "dim": 8, "sample": 0.05}
+ELMO_SHAPE = {"family": "elmo", "size": "mini", "dim": 16, "cells": 8, "filters": [4, 4], "output_vocab": 12}
 SHAPES = {
     "language_model": (GPT_SHAPE, "characters", "txt"),
     "masked_lm": (BERT_SHAPE, "wordpiece", "txt"),
+    "bidirectional_lm": (ELMO_SHAPE, "words", "txt"),
     "span_corruption": (T5_SHAPE, "bpe", "txt"),
     "text_classification": (BERT_SHAPE, "wordpiece", "tsv"),
     "translation": (T5_SHAPE, "bpe", "tsv"),

@@ -8,7 +8,7 @@ import typer
 __all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Device", "DrawingFile", "GridFile", "HFCheckpointPath", "Head",
            "Input", "Json", "Layer", "LengthPenalty", "MaskedTexts", "NBest", "Out", "Precision", "PrefixedTexts",
            "Recipe", "RunPath", "Seed", "Sentences", "Split", "StopStrings", "Temperature", "TextsOrImages", "Tokens", "TopK",
-           "TopP", "VectorFile", "Words"]  # fmt: skip
+           "TopP", "VectorFile", "Word", "Words"]  # fmt: skip
 
 # fmt: off
 RunPath = Annotated[str, typer.Argument(help="A run folder, such as runs/multi30k.", show_default=False)]
@@ -47,6 +47,8 @@ AnswerTokens = Annotated[int | None, typer.Option("--tokens",
 StopStrings = Annotated[list[str] | None, typer.Option(
     help="Stop before this string; can be repeated.", show_default=False)]
 VectorFile = Annotated[Path | None, typer.Option(help="Write the vectors to this .npy file, one per row.", show_default=False)]
+Word = Annotated[str | None, typer.Option(
+    help="Embed this word in its context, each time it occurs in a text, in upper or lower case.", show_default=False)]
 GridFile = Annotated[Path | None, typer.Option(help="Write generated images as a grid to this .png file.", show_default=False)]
 BatchSize = Annotated[int | None, typer.Option(help="Sentences per batch.  [default: the run's]", show_default=False)]
 TopK = Annotated[int, typer.Option(help="Sample from this many most likely tokens; 0 is all.")]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
 import typer
 
@@ -19,6 +19,7 @@ from regard.cli.options import Device, Input, Json, Precision, RunPath
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from regard.tasks.bidirectional_lm import BidirectionalLM
     from regard.tasks.image_classification import ImageClassifier
     from regard.tasks.image_generation import ImageGenerator
     from regard.tasks.language_model import TextGenerator
@@ -28,10 +29,13 @@ if TYPE_CHECKING:
     from regard.tasks.translation import Translation, Translator
     from regard.tasks.word_vectors import Neighbor, WordVectors
 
+    Embedder = TextEmbedder | MaskedLM | BidirectionalLM | TextClassifier
+
 __all__ = ["ask", "classify", "embed", "fill", "generate", "neighbors", "translate"]
 
 MAX_COMPARED = 30  # texts in a table of all pairs
 COLUMNS = 5  # words whose neighbors are in one table
+CONTEXT = 40  # characters shown before a word
 
 
 def translate(run: RunPath, sentences: options.Sentences = None, input_: Input = None, beam: options.Beam = None,
@@ -217,13 +221,15 @@ def _classify(predict: "Callable[..., list[list[Prediction]]]", inputs: Sequence
             yield predict([item])[0]
 
 
-def embed(run: RunPath, texts: options.TextsOrImages = None, input_: Input = None, out: options.VectorFile = None,
-          device: Device = "auto", json_: Json = False) -> None:  # fmt: skip
-    """Embed texts as vectors, and compare them.
+def embed(run: RunPath, texts: options.TextsOrImages = None, input_: Input = None, word: options.Word = None,
+          out: options.VectorFile = None, device: Device = "auto", json_: Json = False) -> None:  # fmt: skip
+    """Embed texts as vectors, or one word of each text in its context, and compare them.
 
     Prints the cosine similarity of each pair; --json prints the vectors, --out writes them.
 
     regard embed runs/minilm "money bank" "river bank" "the shore of a stream"
+
+    regard embed runs/wikitext-elmo --word bank "money bank grows" "river bank flows"
     """
     from regard.data.files import write_atomic
 
@@ -233,20 +239,22 @@ def embed(run: RunPath, texts: options.TextsOrImages = None, input_: Input = Non
         raise ValueError(f"--out {out}; vectors are written as numpy's .npy")
     if out and not out.parent.is_dir():
         raise ValueError(f"no folder {out.parent}; make it, or choose another --out")
-    embedder: TextEmbedder | MaskedLM | TextClassifier = open_run(run, "embed", device)
-    read: list[str] = []
-    vectors: list[Tensor] = []
+    embedder: Embedder = open_run(run, "embed", device)
+    embed_chunk = partial(_embed_texts, embedder) if word is None else partial(_embed_word, embedder, word)
+    done, rows, vectors = 0, list[_Embedded](), list["Tensor"]()
     with read_texts(texts, input_, "reading") as (chunks, count):
         for chunk in chunks:
-            if len(read) + len(chunk) > MAX_COMPARED and not (out or json_):
-                raise ValueError(f"over {MAX_COMPARED} texts are too many for a table of all pairs; "
-                                 f"give --out FILE.npy or --json")  # fmt: skip
-            vectors.append(embedder.embed(_encode(embedder, chunk), partial(count, len(read))))
-            read += chunk
+            _require_comparable(len(rows) + len(chunk), bool(out or json_))
+            embedded, table = embed_chunk(chunk, done + 1, partial(count, done))
+            done += len(chunk)
             if json_:
-                for text, vector in zip(chunk, vectors.pop().tolist(), strict=True):
-                    print(json.dumps({"source": text, "vector": vector}, ensure_ascii=False))
-    if json_ or not read:
+                for row, vector in zip(embedded, table.tolist(), strict=True):
+                    print(json.dumps({**row.fields, "vector": vector}, ensure_ascii=False))
+                continue
+            rows += embedded
+            vectors.append(table)
+            _require_comparable(len(rows), bool(out))
+    if not rows:
         return
     import io
 
@@ -260,10 +268,41 @@ def embed(run: RunPath, texts: options.TextsOrImages = None, input_: Input = Non
         write_atomic(out, content.getvalue())
         print(f"saved {len(table):,} vectors of {table.shape[1]} numbers in {out}")
         return
-    _print_similarity(read, (table @ table.T).tolist())
+    digits = 2 if word is None else 3  # a word resembles itself in every context
+    _print_similarity([row.label for row in rows], (table @ table.T).tolist(), digits)
 
 
-def _print_similarity(texts: list[str], cosines: list[list[float]]) -> None:
+class _Embedded(NamedTuple):
+    """What has a vector: how a table names it, and how JSON describes it."""
+
+    label: str
+    fields: dict[str, object]
+
+
+def _require_comparable(count: int, written: bool) -> None:
+    if count > MAX_COMPARED and not written:
+        raise ValueError(f"over {MAX_COMPARED} texts are too many for a table of all pairs; give --out FILE.npy or --json")
+
+
+def _embed_texts(embedder: "Embedder", texts: list[str], first: int, progress: Callable[[int], None]
+                 ) -> "tuple[list[_Embedded], Tensor]":  # fmt: skip
+    return [_Embedded(text, {"source": text}) for text in texts], embedder.embed(_encode(embedder, texts), progress)
+
+
+def _embed_word(embedder: "Embedder", word: str, texts: list[str], first: int, progress: Callable[[int], None]
+                ) -> "tuple[list[_Embedded], Tensor]":  # fmt: skip
+    """The word in brackets in each text, once for each occurrence; `first` is the number of the first text."""
+    _encode(embedder, texts)  # for its note
+    rows = list[_Embedded]()
+    found = embedder.embed_word(texts, word, progress, first=first)
+    for index, start, end in found.occurrences:
+        text = texts[index]
+        label = f"{text[max(0, start - CONTEXT) : start]}[{text[start:end]}]{text[end:]}"
+        rows.append(_Embedded(label, {"source": text, "start": start, "end": end}))
+    return rows, found.vectors
+
+
+def _print_similarity(texts: list[str], cosines: list[list[float]], digits: int) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -273,7 +312,7 @@ def _print_similarity(texts: list[str], cosines: list[list[float]]) -> None:
     for number in range(1, len(texts) + 1):
         table.add_column(str(number), justify="right", min_width=5)
     for number, (text, row) in enumerate(zip(texts, cosines, strict=True), 1):
-        table.add_row(Text(f"{number} {text[:60]}"), *(f"{cosine:.2f}" for cosine in row))
+        table.add_row(Text(f"{number} {text[:60]}"), *(f"{cosine:.{digits}f}" for cosine in row))
     Console(width=None if sys.stdout.isatty() else 80 + 7 * len(texts), highlight=False).print(table)
 
 
@@ -333,7 +372,7 @@ def _warn_unprefixed(translator: "Translator", texts: list[str]) -> None:
               f"{', '.join(map(repr, prefixes))}; its answer may be meaningless", file=sys.stderr)  # fmt: skip
 
 
-def _encode(predictor: "TextEmbedder | MaskedLM | TextClassifier | ImageClassifier", texts: list[str]) -> Any:
+def _encode(predictor: "Embedder | ImageClassifier", texts: list[str]) -> Any:
     """The inputs of a predictor, token ids or files, with a note if some texts will be truncated."""
     encoded, limit = getattr(predictor, "encode", list)(texts), getattr(predictor, "max_len", math.inf)
     if cut := sum(len(ids) > limit for ids in encoded):

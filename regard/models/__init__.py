@@ -8,7 +8,22 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from regard.config import Family, build, nearest
-from regard.models import bahdanau, bert, gpt, image_gpt, lrnet, mvit, resnet, seq2seq, swin, t5, transformer, vit, word2vec
+from regard.models import (
+    bahdanau,
+    bert,
+    elmo,
+    gpt,
+    image_gpt,
+    lrnet,
+    mvit,
+    resnet,
+    seq2seq,
+    swin,
+    t5,
+    transformer,
+    vit,
+    word2vec,
+)  # fmt: skip
 from regard.run_folder import RunFolder
 
 __all__ = ["FAMILIES", "load_model", "load_weights", "preset", "read_config", "saved_tensors", "state_tensors"]
@@ -20,6 +35,7 @@ FAMILIES: dict[str, Family] = {
     "gpt": Family(gpt.GPTConfig, gpt.SIZES, gpt.GPT, "decoder"),
     "bert": Family(bert.BERTConfig, bert.SIZES, bert.BERT, "encoder"),
     "t5": Family(t5.T5Config, t5.SIZES, t5.T5, "encoder-decoder"),
+    "elmo": Family(elmo.ELMoConfig, elmo.SIZES, elmo.ELMo, "bidirectional-lm"),
     "resnet": Family(resnet.ResNetConfig, resnet.SIZES, resnet.ResNet, "image-encoder"),
     "lrnet": Family(lrnet.LRNetConfig, lrnet.SIZES, lrnet.LRNet, "image-encoder"),
     "image-gpt": Family(image_gpt.ImageGPTConfig, image_gpt.SIZES, image_gpt.ImageGPT, "image-decoder"),

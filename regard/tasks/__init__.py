@@ -8,6 +8,7 @@ from regard.config import Run, Tables, build_run, read_tables
 from regard.models import FAMILIES
 from regard.run_folder import RunFolder
 from regard.tasks import (
+    bidirectional_lm,
     finetuning,
     image_classification,
     image_generation,
@@ -26,6 +27,7 @@ TASKS: dict[str, Task[Any, Any, Any, Any]] = {
     "translation": translation.TASK,
     "language_model": language_model.TASK,
     "masked_lm": masked_lm.TASK,
+    "bidirectional_lm": bidirectional_lm.TASK,
     "span_corruption": span_corruption.TASK,
     "text_classification": text_classification.TASK,
     "word_vectors": word_vectors.TASK,

@@ -72,6 +72,7 @@ class MaskedLM:
     run: Run
 
     max_len, encode, embed = TextEmbedder.max_len, TextEmbedder.encode, TextEmbedder.embed
+    embed_word, embed_spans = TextEmbedder.embed_word, TextEmbedder.embed_spans
 
     @torch.inference_mode()
     def fill(self, text: str, top: int = 5) -> FilledText:

@@ -48,6 +48,7 @@ class TextClassifier:
     labels: tuple[str, ...]
 
     max_len, encode, embed = TextEmbedder.max_len, TextEmbedder.encode, TextEmbedder.embed
+    embed_word, embed_spans = TextEmbedder.embed_word, TextEmbedder.embed_spans
 
     @torch.inference_mode()
     def classify(self, texts: Sequence[str] | Sequence[list[int]], top: int = 1,

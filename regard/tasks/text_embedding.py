@@ -1,20 +1,22 @@
 """Texts → vectors: what every text encoder can do, whatever it was trained for.
 
-Shapes: B texts, T tokens, D width.
+Shapes: B texts, T tokens, D width, N occurrences of a word, C characters of a word.
 """
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from regard.config import Run
-from regard.data.text.tokenizer import Tokenizer, to_ids
-from regard.layers.masks import padding_mask
+from regard.data.text.characters import SpelledTokens
+from regard.data.text.tokenizer import SpecialTokens, Tokenizer, to_ids
 
-__all__ = ["Prediction", "TextEmbedder", "TextEncoder", "encoded_batches"]
+__all__ = ["Occurrence", "Prediction", "TextEmbedder", "TextEncoder", "WordVectors", "encoded_batches"]
 
 
 class Prediction(NamedTuple):
@@ -24,18 +26,44 @@ class Prediction(NamedTuple):
     probability: float
 
 
+class Occurrence(NamedTuple):
+    """A word in a text."""
+
+    text: int  # index of the text
+    start: int  # its first character
+    end: int  # the character after its last
+
+
+class WordVectors(NamedTuple):
+    """Each occurrence of a word, and its vector."""
+
+    occurrences: list[Occurrence]
+    vectors: Tensor  # (N, D)
+
+
+class TextTokenizer(Protocol):
+    """What predictors of this kind ask of a tokenizer; a token is an id, or the ids of its characters."""
+
+    @property
+    def special(self) -> SpecialTokens | SpelledTokens: ...
+    def encode(self, lines: Sequence[str]) -> list[list[Any]]: ...
+    def offsets(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]: ...
+
+
 class EncoderPredictor(Protocol):
     """A predictor with a text encoder; each of them encodes and embeds texts as `TextEmbedder` does."""
 
     @property
     def model(self) -> nn.Module: ...
     @property
-    def tokenizer(self) -> Tokenizer: ...
+    def tokenizer(self) -> TextTokenizer: ...
     @property
     def run(self) -> Run: ...
     @property
     def max_len(self) -> int: ...
-    def encode(self, texts: Sequence[str]) -> list[list[int]]: ...
+    def encode(self, texts: Sequence[str]) -> list[list[Any]]: ...
+    def embed_spans(self, texts: Sequence[str], places: "Sequence[Occurrence]", progress: Callable[[int], None] = ...,
+                    first: int = ...) -> Tensor: ...  # fmt: skip
 
 
 class TextEncoder(Protocol):
@@ -49,7 +77,10 @@ class TextEncoder(Protocol):
 
 def encoded_batches(predictor: EncoderPredictor, texts: Sequence[str] | Sequence[list[int]],
                     progress: Callable[[int], None]) -> Iterator[tuple[list[int], Tensor, Tensor]]:  # fmt: skip
-    """Texts, or their ids, of similar length together: their rows, tokens (B, T) and mask; too long texts are truncated."""
+    """Texts, or their ids, of similar length together: their rows, tokens (B, T), or spelled (B, T, C), and mask (B, 1, 1, T).
+
+    Too long texts are truncated.
+    """
     special, size = predictor.tokenizer.special, predictor.run.decode.batch_size
     limit, device = predictor.max_len, next(predictor.model.parameters()).device
     ids = [row[:limit] for row in to_ids(texts, predictor.encode)]
@@ -57,10 +88,11 @@ def encoded_batches(predictor: EncoderPredictor, texts: Sequence[str] | Sequence
     for first in range(0, len(order), size):
         rows = order[first : first + size]
         lines = [[special.bos, *ids[row], special.eos] for row in rows]
-        length = len(lines[-1])
-        tokens = torch.tensor([line + [-1] * (length - len(line)) for line in lines], device=device)  # (B, T)
-        mask = padding_mask(tokens, -1)
-        yield rows, tokens.masked_fill(tokens == -1, special.pad), mask
+        lengths = torch.tensor([len(line) for line in lines], device=device)
+        longest = len(lines[-1])
+        tokens = torch.tensor([line + [special.pad] * (longest - len(line)) for line in lines], device=device)  # (B, T)
+        mask = torch.arange(longest, device=device) < lengths[:, None]  # (B, T): the text may contain pad tokens itself
+        yield rows, tokens, mask[:, None, None]
         progress(first + len(rows))
 
 
@@ -82,7 +114,7 @@ class TextEmbedder:
     @property
     def max_len(self: "EncoderPredictor") -> int:
         """The most tokens of a text, without start and end; longer ones are truncated."""
-        return min(int(self.model.max_len) - 2, self.run.data.max_len)  # type: ignore[arg-type]
+        return int(min(self.model.max_len - 2, self.run.data.max_len))  # type: ignore[operator]
 
     def encode(self: "EncoderPredictor", texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without start and end."""
@@ -100,3 +132,58 @@ class TextEmbedder:
             mean = (self.model.encode(tokens, mask) * real).sum(1) / real.sum(1)  # type: ignore[operator]
             vectors[rows] = torch.nn.functional.normalize(mean).cpu()
         return vectors
+
+    def embed_word(self: "EncoderPredictor", texts: Sequence[str], word: str,
+                   progress: Callable[[int], None] = lambda done: None, first: int = 1) -> WordVectors:  # fmt: skip
+        """A unit vector for each occurrence of a word, in its context: the mean of its tokens' vectors.
+
+        Upper and lower case are the same word.  Error messages number the texts, from `first` on.
+        """
+        tokens = map(len, self.encode(texts))
+        places = [
+            Occurrence(index, *span)
+            for index, (text, count) in enumerate(zip(texts, tokens, strict=True))
+            for span in _find_word(word, text, f"text {first + index}", count)
+        ]
+        return WordVectors(places, self.embed_spans(texts, places, progress, first))
+
+    @torch.inference_mode()
+    def embed_spans(self: "EncoderPredictor", texts: Sequence[str], places: Sequence[Occurrence],
+                    progress: Callable[[int], None] = lambda done: None, first: int = 1) -> Tensor:  # fmt: skip
+        """A unit vector for each of some places in texts, the mean of the vectors of its tokens in their context: (N, D)."""
+        spans, places_of = self.tokenizer.offsets(texts), defaultdict[int, list[tuple[int, slice]]](list)
+        for number, place in enumerate(places):
+            tokens_of = _tokens_within(place, spans[place.text], self.max_len, f"text {first + place.text}")
+            places_of[place.text].append((number, tokens_of))
+        vectors = torch.zeros(len(places), self.run.model.dim)
+        for rows, tokens, mask in encoded_batches(self, self.encode(texts), progress):
+            states = self.model.encode(tokens, mask)[:, 1:].cpu()  # type: ignore[operator]  # (B, T, D) without the start token
+            for row, text in enumerate(rows):
+                for number, within in places_of[text]:
+                    vectors[number] = states[row, within].mean(0)
+        return torch.nn.functional.normalize(vectors)
+
+
+def _find_word(word: str, text: str, name: str, tokens: int) -> list[tuple[int, int]]:
+    """The start and end of every occurrence of a whole word in a text of `tokens` tokens; `name` is the text's in messages."""
+    word = word.strip()
+    if not word:
+        raise ValueError("an empty word is in no text; give one, such as bank")
+    if not tokens:
+        raise ValueError(f"{name} is empty; give a text that contains {word!r}")
+    places = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE)]
+    if not places:
+        raise ValueError(f"{name}, {text[:60]!r}, does not contain the word {word!r}; give a text that does")
+    return places
+
+
+def _tokens_within(place: Occurrence, spans: Sequence[tuple[int, int]], limit: int, name: str) -> slice:
+    """The tokens of an occurrence; `spans` are the characters of each token of the text."""
+    inside = [index for index, (start, end) in enumerate(spans) if start < place.end and end > place.start]
+    if not inside:
+        raise ValueError(f"{name} has no token for its characters {place.start + 1} to {place.end}; choose another word")
+    if inside[-1] >= limit:
+        raise ValueError(
+            f"{name} contains the word as token {inside[-1] + 1:,}; this model reads {limit:,} tokens: shorten the text"
+        )
+    return slice(inside[0], inside[-1] + 1)

@@ -25,6 +25,7 @@ def card(run: Run, *, version: str, command: str, parameters: int, minutes: floa
         **({"initialized from": run.init} if run.init else {}),
         "validation loss": f"{loss:.4f} nats per {task.unit}",
     }
+    article = "An" if run.family[0] in "aeiou" else "A"
     language = f"language: [{', '.join(languages)}]\n" if languages else ""
     rows = "".join(f"| {key} | {value} |\n" for key, value in facts.items())
     table = "".join(f"| {score.name} | {score.value:.2f} | `{score.signature}` |\n" for score in scores)
@@ -34,7 +35,7 @@ tags: [{task.card.tag}, {run.family}]
 {language}---
 # {run.name}
 
-A {run.family} that {task.card.does}, trained by regard {version}:
+{article} {run.family} that {task.card.does}, trained by regard {version}:
 
     {command}
 

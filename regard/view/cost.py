@@ -14,6 +14,7 @@ from regard.layers.tap import watch
 from regard.models import FAMILIES
 from regard.models.bahdanau import Bahdanau
 from regard.models.bert import BERT
+from regard.models.elmo import ELMo
 from regard.models.gpt import GPT
 from regard.models.seq2seq import Seq2Seq
 from regard.models.t5 import T5
@@ -65,6 +66,8 @@ def cost(family: str, config: Any, source: int, target: int) -> list[Part]:
         model = FAMILIES[family].build(config).eval().requires_grad_(False)
         sources, targets = (torch.ones(1, length, dtype=torch.long) for length in (source, target))
     with torch.no_grad(), torch.device("meta"):  # a table of positions may grow on the way
+        if isinstance(model, ELMo):
+            return _with_total(_count_called(model, torch.ones(1, source, *model.word_shape, dtype=torch.long)))
         pair = hasattr(model, "decoder")
         if not pair and not hasattr(model, "blocks"):  # word vectors: tables only, and a lookup has no products
             return _with_total([_part(f"{name} vectors", sum(_sizes(part).values())) for name, part in model.named_children()])
@@ -144,6 +147,13 @@ def _count_blocks(model: GPT | BERT, tokens: Tensor) -> list[Part]:
         _part("blocks", sum(blocks.values()), inside, c.depth * c.heads * FLOAT * s * s),
         _part("output (tied)", sum(rest.values()), whole - inside),
     ]
+
+
+def _count_called(model: nn.Module, inputs: Tensor) -> list[Part]:
+    """The child modules of a model without attention."""
+    with FlopCounterMode(display=False) as counter:
+        model(inputs)
+    return _count_children(model, {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}, {})
 
 
 def _count_children(model: nn.Module, flops: Mapping[str, int], recorded: Mapping[str, list[Tensor]]) -> list[Part]:

@@ -47,6 +47,7 @@ def test_a_trained_run_opens_answers_and_has_a_card(task, tmp_path):
     answer = {
         "language_model": lambda: opened.generate("the cat", tokens=5),
         "masked_lm": lambda: opened.fill("the [MASK] sat").text,
+        "bidirectional_lm": lambda: opened.embed_word(["the cat sat", "a cat"], "cat"),
         "span_corruption": lambda: opened.translate(["the cat <extra_id_0> mat"])[0].text,
         "text_classification": lambda: opened.classify(["a good film"])[0][0].text,
         "translation": lambda: opened.translate(["a good film"])[0].text,
@@ -55,6 +56,7 @@ def test_a_trained_run_opens_answers_and_has_a_card(task, tmp_path):
     assert {
         "language_model": lambda: 0 < len(opened.tokenizer.encode([answer])[0]) <= 5,
         "masked_lm": lambda: answer.startswith("the ") and answer.endswith(" sat") and "MASK" not in answer,
+        "bidirectional_lm": lambda: answer.vectors.shape == (2, 16) and answer.occurrences == [(0, 4, 7), (1, 2, 5)],
         "span_corruption": lambda: len(opened.tokenizer.encode([answer])[0]) <= opened.max_answer(5),
         "text_classification": lambda: answer in ("for", "against"),
         "translation": lambda: len(opened.tokenizer.encode([answer])[0]) <= opened.max_answer(3),

@@ -198,17 +198,19 @@ class Tokenizer:
 
     def encode(self, lines: Sequence[str], parse_special: bool = False) -> list[list[int]]:
         """The token ids of each line, without start or end; `parse_special` reads names of special tokens as those tokens."""
-        try:
-            inner = self._parsing_special if parse_special else self._inner
-            encoded = inner.encode_batch_fast(list(lines), add_special_tokens=False)
-        except TypeError:
-            bad = next((line for line in lines if isinstance(line, str) and re.search("[\ud800-\udfff]", line)), None)
-            if bad is None:
-                raise
-            raise ValueError(f"{bad!r} is not UTF-8 text (a lone surrogate); convert it") from None
+        inner = self._parsing_special if parse_special else self._inner
+        encoded = _encode_lines(inner.encode_batch_fast, lines)
         if self._spelled and not parse_special:
             return [[self.special.unk if index in self._spelled else index for index in line.ids] for line in encoded]
         return [line.ids for line in encoded]
+
+    def offsets(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """Where the tokens of `encode` are in each line: the first character of each, and the one after its last."""
+        return [line.offsets for line in _encode_lines(self._inner.encode_batch, lines)]
+
+    def normalize(self, text: str) -> str:
+        """The text as it is before it is split into tokens, such as in lower case."""
+        return self._inner.normalizer.normalize_str(text) if self._inner.normalizer else text
 
     @cached_property
     def _parsing_special(self) -> tokenizers.Tokenizer:
@@ -249,6 +251,16 @@ class Tokenizer:
     def tokens_to_ids(self, tokens: Sequence[str]) -> list[int]:
         """The ids of tokens as spelled in the vocabulary."""
         return [self.special.unk if (n := self._inner.token_to_id(token)) is None else n for token in tokens]
+
+
+def _encode_lines(encode_batch: Callable[..., list[tokenizers.Encoding]], lines: Sequence[str]) -> list[tokenizers.Encoding]:
+    try:
+        return encode_batch(list(lines), add_special_tokens=False)
+    except TypeError:
+        bad = next((line for line in lines if isinstance(line, str) and re.search("[\ud800-\udfff]", line)), None)
+        if bad is None:
+            raise
+        raise ValueError(f"{bad!r} is not UTF-8 text (a lone surrogate); convert it") from None
 
 
 def to_ids(texts: Sequence[str] | Sequence[list[int]], encode: Callable[[Sequence[str]], list[list[int]]]) -> list[list[int]]:

@@ -21,8 +21,8 @@ from regard.data.text.masking import corrupt_spans, mask_tokens
 from regard.data.text.store import Ints, Tokens
 from regard.data.text.tokenizer import SpecialTokens
 
-__all__ = ["MaskedBatch", "WindowBatch", "all_masked_windows", "all_span_windows", "all_windows", "masked_windows",
-           "span_windows", "window_order", "windows"]  # fmt: skip
+__all__ = ["BoundedBatch", "MaskedBatch", "WindowBatch", "all_bounded_windows", "all_masked_windows", "all_span_windows",
+           "all_windows", "bounded_windows", "masked_windows", "span_windows", "window_order", "windows"]  # fmt: skip
 
 VALID_SEED = 0  # evaluation masks the same tokens every time
 
@@ -36,6 +36,18 @@ class WindowBatch(NamedTuple):
     def tokens(self) -> int:
         """Tokens to predict."""
         return self.text[:, 1:].numel()
+
+
+class BoundedBatch(NamedTuple):
+    """Windows from start to end token, between which each token is predicted from those before it, and from those after it."""
+
+    words: Tensor  # (B, T + 2), or (B, T + 2, C) if tokens are spelled: what the model reads
+    labels: Tensor  # (B, T): the tokens to predict
+
+    @property
+    def tokens(self) -> int:
+        """Tokens to predict, in each direction."""
+        return 2 * self.labels.numel()
 
 
 class MaskedBatch(NamedTuple):
@@ -64,6 +76,19 @@ def all_windows(text: Tokens, length: int, tokens: int) -> Iterator[WindowBatch]
         raise ValueError(f"a text of {len(text)} tokens has no next token to predict; give a longer text")
     for starts, size in _sequential(len(text) - 1, length, tokens // length):
         yield _read_windows(text, starts, size + 1)
+
+
+def bounded_windows(text: Tokens, length: int, tokens: int, seed: int, special: SpecialTokens,
+                    position: DataPosition = DataPosition()) -> BatchStream[BoundedBatch]:  # fmt: skip
+    """Endless batches of windows of `length` tokens between start and end, from a position on."""
+    for _, starts, after in window_order(len(text), length, length, tokens // length, seed, position):
+        yield partial(_bound, text, starts, length, special), after
+
+
+def all_bounded_windows(text: Tokens, length: int, tokens: int, special: SpecialTokens) -> Iterator[BoundedBatch]:
+    """The whole text once, in order; the last window may be shorter, in a batch of its own."""
+    for starts, size in _sequential(len(text), length, tokens // length):
+        yield _bound(text, starts, size, special)
 
 
 def masked_windows(text: Tokens, length: int, tokens: int, seed: int, special: SpecialTokens, special_ids: Sequence[int],
@@ -151,6 +176,12 @@ def _take(text: Tokens, starts: Ints, length: int) -> Ints:
 
 def _read_windows(text: Tokens, starts: Ints, length: int) -> WindowBatch:
     return WindowBatch(torch.from_numpy(_take(text, starts, length)))
+
+
+def _bound(text: Tokens, starts: Ints, length: int, special: SpecialTokens) -> BoundedBatch:
+    labels = _take(text, starts, length)
+    words = np.pad(labels, ((0, 0), (1, 1)), constant_values=((0, 0), (special.bos, special.eos)))  # (B, T + 2)
+    return BoundedBatch(torch.from_numpy(words), torch.from_numpy(labels))
 
 
 def _mask(text: Tokens, starts: Ints, length: int, special: SpecialTokens, kept: list[int], vocab: int,
