@@ -1,4 +1,4 @@
-"""Recurrent layers: an LSTM that also runs one step at a time, a GRU cell, and sequences without their padding.
+"""Recurrent layers: an LSTM that also runs one step at a time, a GRU cell, and how padding is left out.
 
 Shapes: B batch, T time steps, D width of the input, H width of the state, L layers.
 """
@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.layers.linear import Linear
 
-__all__ = ["LSTM", "GRUCell", "LSTMState", "reverse_sequences", "run_unpadded"]
+__all__ = ["LSTM", "GRUCell", "LSTMState", "reversing_index", "run_unpadded"]
 
 
 class LSTMState(NamedTuple):
@@ -69,8 +69,10 @@ def run_unpadded(rnn: nn.RNNBase, x: Tensor, lengths: Tensor) -> tuple[Tensor, T
     return pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])[0], last
 
 
-def reverse_sequences(x: Tensor, lengths: Tensor) -> Tensor:
-    """Reverse the first `lengths` (B,) steps of each row of x (B, T); padding stays at the end."""
-    steps = torch.arange(x.shape[1], device=x.device)
-    index = torch.where(steps < lengths[:, None], lengths[:, None] - 1 - steps, steps)  # (B, T)
-    return x.gather(1, index)
+def reversing_index(lengths: Tensor, steps: int) -> Tensor:
+    """For each row its first `lengths` (B,) positions in reverse, then those of its padding: (B, T), for `gather`.
+
+    Reading the reversed row again by this index restores it.
+    """
+    position = torch.arange(steps, device=lengths.device)  # (T,)
+    return torch.where(position < lengths[:, None], lengths[:, None] - 1 - position, position)

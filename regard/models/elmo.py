@@ -27,8 +27,9 @@ from torch import Tensor, nn
 from regard.config import STRICT, check_model, require_min
 from regard.data.text.characters import ALPHABET
 from regard.layers.dropout import Dropout
+from regard.layers.recurrent import reversing_index
 
-__all__ = ["SIZES", "CharacterCNN", "ELMo", "ELMoConfig", "LSTMStack", "ScalarMix", "reversing_index"]
+__all__ = ["SIZES", "CharacterCNN", "ELMo", "ELMoConfig", "LSTMStack", "ScalarMix"]
 
 # torch says it for every LSTM with a projection on a CPU; there is nothing a user could do about it
 warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
@@ -136,17 +137,6 @@ class ScalarMix(nn.Module):
         return self.gamma * torch.tensordot(self.weights.softmax(0), layers, 1)
 
 
-def reversing_index(words: Tensor, mask: Tensor | None) -> Tensor:
-    """For each row the positions of its real words in reverse, then those of its padding: (B, T, …) → (B, T).
-
-    Reading the reversed row again by this index restores it.  `mask` (B, 1, 1, T) marks real words; None = all.
-    """
-    batch, length = words.shape[:2]
-    position = torch.arange(length, device=words.device).expand(batch, length)
-    lengths = length if mask is None else mask[:, 0, 0].sum(1, keepdim=True)  # (B, 1)
-    return torch.where(position < lengths, lengths - 1 - position, position)
-
-
 class ELMo(nn.Module):
     """`forward` returns the logits of the next and of the previous word, `encode` the contextual vectors.
 
@@ -169,7 +159,9 @@ class ELMo(nn.Module):
     def _directions(self, words: Tensor, mask: Tensor | None) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """The words, and the states of each layer of both directions, all (B, T, D / 2)."""
         x = self.inputs(words)  # (B, T, D / 2)
-        index = reversing_index(words, mask)[..., None].expand_as(x)
+        batch, length = words.shape[:2]
+        lengths = torch.full((batch,), length, device=x.device) if mask is None else mask[:, 0, 0].sum(1)  # (B,)
+        index = reversing_index(lengths, length)[..., None].expand_as(x)
         backward = self.backward_lstms(x.gather(1, index))
         return x, self.forward_lstms(x), [states.gather(1, index) for states in backward]
 

@@ -24,7 +24,7 @@ from regard.data.text.tokenizer import PAD
 from regard.layers.dropout import Dropout
 from regard.layers.embed import token_table
 from regard.layers.linear import Linear
-from regard.layers.recurrent import LSTM, LSTMState, reverse_sequences, run_unpadded
+from regard.layers.recurrent import LSTM, LSTMState, reversing_index, run_unpadded
 
 __all__ = ["SIZES", "Seq2Seq", "Seq2SeqConfig"]
 
@@ -75,7 +75,7 @@ class Seq2Seq(nn.Module):
     def encode(self, source: Tensor) -> LSTMState:
         """Source tokens (B, S) → the last state of each layer."""
         lengths = (source != self.config.pad).sum(1)  # (B,)
-        source = reverse_sequences(source, lengths) if self.config.reverse else source
+        source = source.gather(1, reversing_index(lengths, source.shape[1])) if self.config.reverse else source
         _, (hidden, cell) = run_unpadded(self.encoder, self._embed(self.embed_source, source), lengths)
         return LSTMState(hidden.transpose(0, 1), cell.transpose(0, 1))  # (B, L, H)
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from regard.config import build
 from regard.data.text.characters import ALPHABET
-from regard.layers.masks import padding_mask
-from regard.models.elmo import SIZES, CharacterCNN, ELMo, ELMoConfig, Highway, LSTMStack, ScalarMix, reversing_index
+from regard.models.elmo import SIZES, CharacterCNN, ELMo, ELMoConfig, Highway, LSTMStack, ScalarMix
 from regard.view.cost import cost
 
 VOCAB, PAD, CHARACTERS = 11, 0, 6
@@ -118,15 +117,6 @@ def test_the_character_cnn_is_a_maximum_over_windows_of_characters():
 def test_a_highway_layer_mostly_passes_its_input_at_first():
     x = torch.randn(5, 16)
     assert torch.sigmoid(Highway(16).gate(x)).mean() < 0.25
-
-
-def test_each_row_is_reversed_up_to_its_padding():
-    tokens = torch.tensor([[5, 6, 7, 8], [5, 6, PAD, PAD], [5, PAD, PAD, PAD]])
-    index = reversing_index(tokens, padding_mask(tokens, PAD))
-    backward = tokens.gather(1, index)
-    assert backward.tolist() == [[8, 7, 6, 5], [6, 5, PAD, PAD], [5, PAD, PAD, PAD]]
-    assert torch.equal(backward.gather(1, index), tokens)
-    assert torch.equal(tokens.gather(1, reversing_index(tokens, None)), tokens.flip(1))
 
 
 @EVERY_INPUT
