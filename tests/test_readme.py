@@ -47,8 +47,11 @@ def test_the_commands_run_as_pasted(regard, tmp_path, monkeypatch, minilm):
         Image.effect_noise((40, 30), 60).convert("RGB").save(tmp_path / name)
     few = ["train.steps=3", "train.save_every=2", "decode.beam_size=1"]
     shape = ["data.vocab=300", "model.dim=16", "model.depth=1", "model.heads=2"]
-    small = {"fashion-vit": ["model.dim=18"], "cifar10-swin": ["model.dim=16"],
-             "images": ["train.batch_size=2", "model.image=32"],
+    small = {"fashion-vit": ["model.dim=18"], "images": ["train.batch_size=2", "model.image=32"],
+             "multi30k-seq2seq": ["data.vocab=300", "model.dim=16", "model.hidden=16"],
+             "multi30k-bahdanau": ["data.vocab=300", "model.dim=16", "model.hidden=16", "model.readout=16"],
+             "wikitext-word2vec": ["model.dim=16"],
+             "wikitext-elmo": ["data.vocab=300", "model.dim=16", "model.cells=8", "train.batch_tokens=256"],
              "mnist-image-gpt": ["model.dim=16", "model.depth=1", "model.heads=2", "model.image=8"]}  # fmt: skip
     verbs = set()
     for words in commands():
@@ -60,9 +63,9 @@ def test_the_commands_run_as_pasted(regard, tmp_path, monkeypatch, minilm):
         done = regard(*words[1:], *extra)  # in this process: importing torch for each takes longer than the commands
         assert done.code == 0, f"{words}: {done.err}"
         assert done.out, words
-    texts = {"generate", "fill", "classify", "ask", "embed", "import", "export"}
-    assert verbs == {"train", "translate", "score", "show", "cost", *texts}
-    for image in ("bike.png", "bank.png", "boot-attention.png", "samples.png"):
+    texts = {"generate", "fill", "classify", "ask", "embed", "neighbors", "import", "export"}
+    assert verbs == {"train", "translate", "score", "compare", "show", "cost", *texts}
+    for image in ("bike.png", "bank.png", "lengths.png", "boot-attention.png", "samples.png"):
         assert (tmp_path / image).stat().st_size > 1000
 
 
