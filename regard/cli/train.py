@@ -165,10 +165,14 @@ def compare(
 def _print_comparison(found: "Comparison") -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=f"{found.title}: {found.metric}", title_justify="left", caption=found.signature, caption_justify="left")
+    # As Text, brackets in the name of a folder or file are not markup.
+    table = Table(
+        title=Text(f"{found.title}: {found.metric}"), title_justify="left", caption=found.signature, caption_justify="left"
+    )
     for heading in ("words", "sentences", *found.runs):
-        table.add_column(heading, justify="right")
+        table.add_column(Text(heading), justify="right")
     for bucket in found.buckets:
         table.add_row(bucket.words, f"{bucket.sentences:,}", *(f"{score:.2f}" for score in bucket.bleu))
     table.add_section()

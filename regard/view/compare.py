@@ -21,6 +21,7 @@ __all__ = ["BUCKETS", "Bucket", "Comparison", "compare", "draw", "to_file"]
 
 BUCKETS = (5, 10, 15, 20, 25, 30)  # the largest number of words of each bucket; one more holds all longer sentences
 MIN_SENTENCES = 10  # of the last bucket; a smaller one is joined to the one before
+References = tuple[list[str], list[list[str]]]  # sentences, and the reference translations of each
 
 
 @dataclass(frozen=True)
@@ -61,22 +62,10 @@ def compare(names: Sequence[str], load: Callable[[str], Translator], split: str,
 
     `load` opens a run by its name; only one model is in memory at a time.
     """
-    answers = list[list[str]]()
-    first, tokenized = None, False
-    for name in names:
-        translator = load(name)
-        data = translator.run.data
-        if len(sets := source_names(data)) > 1:
-            raise ValueError(f"{name} was trained on a mixture of {len(sets)} sets; compare wants runs of one data set")
-        tested = read_references(data, split, sets[0], options.limit)
-        if first is not None and tested != first:
-            raise ValueError(f"{name} and {names[0]} have different test data for {split!r}; compare runs of the same data set "
-                             f"and text, or give a file: --on FILE")  # fmt: skip
-        first, tokenized = tested, data.text == "tok"
-        answers.append(translate_split(translator, split, options, sets[0]).answers)
-    if first is None:
-        raise ValueError("no runs to compare; give one or more run folders")
-    sources, references = first
+    # Translating takes minutes, so all runs are checked first.
+    sets, tokenized, (sources, references) = _require_same_data(names, load, split, options.limit)
+    answers = [translate_split(load(name), split, options, only).answers for name, only in zip(names, sets, strict=True)]
+
     lengths = [len(source.split()) for source in sources]
     metric = "BLEU, tokenized, lower-cased" if tokenized else "BLEU"
 
@@ -96,6 +85,28 @@ def compare(names: Sequence[str], load: Callable[[str], Translator], split: str,
     return Comparison(split, list(names), metric, signature, score(0, None), buckets)
 
 
+def _require_same_data(names: Sequence[str], load: Callable[[str], Translator], split: str, limit: int | None,
+                       ) -> tuple[list[str], bool, References]:  # fmt: skip
+    """The data set of each run, whether the text is tokenized, and the test data that all runs have in common."""
+    sets, common, tokenized = list[str](), None, False
+    for name in names:
+        data = load(name).run.data
+        if len(parts := source_names(data)) > 1:
+            raise ValueError(f"{name} was trained on a mixture of {len(parts)} sets; compare wants runs of one data set")
+        found, tokens = read_references(data, split, parts[0], limit), data.text == "tok"
+        if common is not None and found != common:
+            raise ValueError(f"{name} and {names[0]} have different test data for {split!r}; compare runs of the same data set "
+                             f"and text, or give a file: --on FILE")  # fmt: skip
+        if common is not None and tokens != tokenized:
+            tok, raw = (name, names[0]) if tokens else (names[0], name)
+            raise ValueError(f"{tok} translates tokenized text, {raw} does not; compare runs with the same data.text")
+        common, tokenized = found, tokens
+        sets.append(parts[0])
+    if common is None:
+        raise ValueError("no runs to compare; give one or more run folders")
+    return sets, tokenized, common
+
+
 def _limits(lengths: Sequence[int]) -> list[tuple[int, int | None]]:
     """The smallest and largest number of words of each bucket that has sentences; the last one has no limit."""
     edges = [0, *BUCKETS]
@@ -113,7 +124,8 @@ def to_file(comparison: Comparison, file: Path) -> list[str]:
     if file.suffix.lower() == ".json":
         write_atomic(file, comparison.to_json().encode() + b"\n")
         return []
-    with new_figure(7.5, 4.2) as figure:
+    size = (8.5, 4.2) if comparison.buckets else (7.0, 1.2 + 0.45 * len(comparison.runs))
+    with new_figure(*size) as figure:
         axes = figure.add_subplot()
         draw(axes, comparison)
         return save_figure(figure, file)
@@ -121,18 +133,31 @@ def to_file(comparison: Comparison, file: Path) -> list[str]:
 
 def draw(axes: "Axes", comparison: Comparison) -> None:
     """One line a run; without buckets, one bar a run."""
-    runs = [Path(run).name for run in comparison.runs]
+    runs, whole = _labels(comparison.runs), comparison.whole.bleu
     if comparison.buckets:
-        labels = [f"{bucket.words}\n({bucket.sentences:,})" for bucket in comparison.buckets]
-        for index, run in enumerate(runs):
-            scores = [bucket.bleu[index] for bucket in comparison.buckets]
-            axes.plot(labels, scores, marker="o", label=f"{run}  ({comparison.whole.bleu[index]:.1f})")
+        places = range(len(comparison.buckets))
+        lines = [axes.plot(places, [b.bleu[run] for b in comparison.buckets], marker="o")[0] for run in range(len(runs))]
+        axes.set_xticks(places, [f"{bucket.words}\n({bucket.sentences:,})" for bucket in comparison.buckets])
         axes.set_xlabel("words of the source sentence (number of sentences)")
-        axes.legend(title="run (whole split)", frameon=False)
+        labels = [f"{run}  ({score:.1f})" for run, score in zip(runs, whole, strict=True)]
+        legend = axes.legend(lines, labels, title="run (whole split)", frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+        texts = legend.get_texts()
+        axes.set_ylabel(comparison.metric)
+        axes.set_ylim(bottom=0)
     else:
-        bars = axes.bar(runs, comparison.whole.bleu)
-        axes.bar_label(bars, fmt="%.1f")
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel(comparison.metric)
-    axes.set_title(comparison.title, loc="left", fontsize=10)
+        bars = axes.barh(range(len(runs)), whole, height=0.6)
+        axes.bar_label(bars, fmt="%.1f", padding=3)
+        axes.set_yticks(range(len(runs)), runs)
+        axes.invert_yaxis()  # the first run on top
+        texts = axes.get_yticklabels()
+        axes.set_xlabel(comparison.metric)
+        axes.margins(x=0.1)
+    for text in (*texts, axes.set_title(comparison.title, loc="left", fontsize=10)):
+        text.set_parse_math(False)  # a folder may have $ in its name
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _labels(runs: Sequence[str]) -> list[str]:
+    """The folder names of runs; their paths, if two have the same name."""
+    names = [Path(run).name for run in runs]
+    return names if len({*names}) == len({*runs}) else list(runs)

@@ -11,17 +11,22 @@ import pytest
 import torch
 
 from regard.data.text.batches import PairBatch
+from regard.data.text.toys import toy_pairs
 from regard.data.text.windows import BoundedBatch, MaskedBatch, WindowBatch
 from regard.models.bert import BERT, BERTConfig
 from regard.models.elmo import ELMo, ELMoConfig
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.t5 import T5, T5Config
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.tasks import read_run
 from regard.tasks.bidirectional_lm import bidirectional_loss
 from regard.tasks.language_model import next_token_loss
+from regard.tasks.load import load
 from regard.tasks.masked_lm import masked_token_loss
 from regard.tasks.translation import sequence_loss
+from regard.train.loop import fit
 from regard.train.optim import adam
+from regard.view.alignment import PREDICTING, Head, toy_accuracy
 
 
 def tokens(seed: int = 0) -> torch.Tensor:
@@ -80,6 +85,17 @@ def test_a_small_model_overfits_one_batch(name):
     with torch.no_grad():
         loss, _ = loss_function(model, batch, 0.0)
     assert float(loss) / batch.tokens < LIMITS.get(name, 0.1)
+
+
+@pytest.mark.parametrize(("toy", "steps"), [("reverse", 300), pytest.param("copy", 500, marks=pytest.mark.slow)])
+def test_a_bahdanau_attends_to_the_letter_that_it_writes(tmp_path, toy, steps):
+    """Copying needs longer: the source state before a letter has read that letter too, from the right, and serves as well."""
+    sizes = ("model=bahdanau-tiny", "model.dim=16", "model.readout=16", "model.hidden=32", "model.align=32", "model.dropout=0.0")
+    how = ("train.lr=0.01", "train.warmup=50", "train.schedule=cosine", "train.weight_decay=0.2", "train.average=1",
+           "data.pairs=10000", *(f"train.{key}={steps}" for key in ("steps", "eval_every", "save_every")))  # fmt: skip
+    fit(read_run(toy, (*sizes, *how)), tmp_path / "run")
+    found = toy_accuracy(load(tmp_path / "run"), toy, toy_pairs(toy, "test", 200), PREDICTING)
+    assert found[Head("decoder.cross", None)] >= 0.98
 
 
 def regard(*words: str, cwd) -> str:
