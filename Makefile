@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 # Tests whose result depends on the kernels of the processor, and among them those that depend on the number of threads.
 RESUME := tests/train/test_tasks.py tests/train/test_finetuning.py tests/tasks/test_evaluation.py tests/train/test_learning_images.py
-NUMERIC := tests/layers tests/models tests/laws tests/parity tests/tasks/test_loss.py tests/train/test_optim.py tests/train/test_resume.py tests/train/test_disk_faults.py $(RESUME)
+NUMERIC := tests/examples tests/layers tests/models tests/laws tests/parity tests/tasks/test_loss.py tests/train/test_optim.py tests/train/test_resume.py tests/train/test_disk_faults.py $(RESUME)
 THREADED := tests/layers tests/laws tests/decode tests/train/test_malloc.py tests/train/test_memory.py $(RESUME)
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2
 PYTEST := $(BIN)/python -m pytest --durations=25

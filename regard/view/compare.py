@@ -71,14 +71,10 @@ def compare(names: Sequence[str], load: Callable[[str], Translator], split: str,
 
     def score(low: int, high: int | None) -> Bucket:
         rows = [row for row, length in enumerate(lengths) if low <= length and (high is None or length <= high)]
-        found = [
-            {
-                s.name: s.value
-                for s in translation_scores([out[row] for row in rows], [references[row] for row in rows], tokenized)
-            }
-            for out in answers
-        ]
-        return Bucket(low, high, len(rows), [scores[metric] for scores in found], [scores["chrF"] for scores in found])
+        wanted = [references[row] for row in rows]
+        scores = (translation_scores([of_run[row] for row in rows], wanted, tokenized) for of_run in answers)
+        found = [{score.name: score.value for score in of_run} for of_run in scores]
+        return Bucket(low, high, len(rows), [of_run[metric] for of_run in found], [of_run["chrF"] for of_run in found])
 
     signature = {s.name: s.signature for s in translation_scores(answers[0], references, tokenized)}[metric]
     buckets = [score(low, high) for low, high in _limits(lengths)] if by_length else []
