@@ -4,6 +4,7 @@
     scale.png     cost against length, size, batch and beam
     curves.png    the loss of regard and of the textbook, from the same initial weights
     generate.png  GPT-2 generation compared with the peers
+    lengths.png   BLEU by length of the sentence, from `regard compare … --by length --out benchmarks/results/lengths-NAME.json`
 
 regard is in colour, peers are grey; whiskers show the range of all repeats.
 """
@@ -23,6 +24,9 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
+
+from regard.view.compare import Bucket, Comparison
+from regard.view.compare import draw as draw_comparison
 
 HERE = Path(__file__).parent
 OURS, INK = "regard", "#333333"
@@ -343,6 +347,18 @@ def generate(found: dict[str, Any]) -> Figure | None:
     return figure
 
 
+def lengths(found: dict[str, Any]) -> Figure | None:
+    """BLEU by length of the source sentence, a panel for each data set."""
+    saved = [result for name, result in found.items() if name.startswith("lengths-")]
+    if not saved:
+        return None
+    figure, rows = plt.subplots(len(saved), figsize=(WIDTH, 3.4 * len(saved)), layout="constrained", squeeze=False)
+    for axes, result in zip(rows[:, 0], saved, strict=True):
+        whole, buckets = Bucket(**result["whole"]), [Bucket(**bucket) for bucket in result["buckets"]]
+        draw_comparison(axes, Comparison(**{**result, "whole": whole, "buckets": buckets}))
+    return figure
+
+
 def read(folder: Path) -> dict[str, Any]:
     """The results saved so far."""
     return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
@@ -356,7 +372,7 @@ def main() -> None:
     asked = options.parse_args()
     found = read(asked.results)
     plt.rcParams.update(STYLE)
-    for draw in (speed, scale, curves, generate):
+    for draw in (speed, scale, curves, generate, lengths):
         figure = draw(found)
         if figure is None:
             print(f"nothing to draw for {draw.__name__}.png yet")
