@@ -10,11 +10,12 @@ Shapes: B batch, S source and T target length.
 import argparse
 import tempfile
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import rig
-from training import GEMM, OURS, SETTINGS, draw, run_peers, stream, typical, write_batches
+from training import ALLOCATOR_TEXT, ALLOCATORS, GEMM, OURS, SETTINGS, draw, run_peers, stream, typical, write_batches
 
 from regard.data.text.batches import PairBatch
 from regard.data.text.tokenizer import PAD
@@ -67,28 +68,35 @@ def flops(peer: str, batch: PairBatch, shape: dict[str, Any]) -> float:
     return 3 * 2 * float((forward + t * d * v).sum())
 
 
-def measure(family: str, repeats: int, found: list[PairBatch], file: Path) -> dict[str, Any]:
-    """Both sides on one model."""
-    rig.say(family)
+def measure(family: str, allocator: str, repeats: int, found: list[PairBatch], file: Path) -> dict[str, Any]:
+    """Both sides on one model with one allocator."""
+    rig.say(f"{family}, allocator {allocator}")
     shape = shape_of(family)
     needed = {peer: sum(flops(peer, batch, shape) for batch in found) for peer in (OURS, JOEY)}
-    answers = run_peers(PEERS, {}, shape, found, file, repeats, needed.__getitem__, TOLERANCE[family])
-    return {"family": family, "flops": needed, **answers}
+    answers = run_peers(PEERS, ALLOCATORS[allocator], shape, found, file, repeats, needed.__getitem__, TOLERANCE[family])
+    return {"family": family, "allocator": allocator, "flops": needed, **answers}
+
+
+def show(found: dict[str, Any]) -> None:
+    """The table of one model and allocator."""
+    shape = found["shape"]
+    title = f"training, {found['family']} (width {shape['dim']}, state {shape['hidden']}), {ALLOCATOR_TEXT[found['allocator']]}"
+    draw(found, f"{title}, batches of {TOKENS:,} tokens")
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--repeats", type=int, default=5)
+    options.add_argument("--allocator", default="box", choices=[*ALLOCATORS, "both"])
     options.add_argument("--batches", type=int, default=COUNT, help="of one repeat")
     asked = options.parse_args()
     runs = []
     with tempfile.TemporaryDirectory() as folder:
         found = typical(stream(Path(folder), TOKENS, 100), asked.batches)
         file = write_batches(Path(folder) / "batches.npz", found)
-        for family in TOLERANCE:
-            runs.append(measure(family, asked.repeats, found, file))
-            shape = runs[-1]["shape"]
-            draw(runs[-1], f"training, {family} (width {shape['dim']}, state {shape['hidden']}), batches of {TOKENS:,} tokens")
+        for family, allocator in product(TOLERANCE, ALLOCATORS if asked.allocator == "both" else [asked.allocator]):
+            runs.append(measure(family, allocator, asked.repeats, found, file))
+            show(runs[-1])
             saved = rig.save("recurrent_training", {"runs": runs})
     print(f"saved in {rig.named(saved)}")
 

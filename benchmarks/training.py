@@ -34,6 +34,7 @@ SETTINGS = {"vocab": VOCAB, "label_smoothing": 0.1, "rate": 3e-4, "pad": PAD, "b
 COUNTS = {"small": 4, "tiny": 4, "base": 2}  # batches per repeat, enough for some seconds
 TOKENS = {"small": 4096, "tiny": 4096, "base": 2048}  # of a batch; all peers of a size must fit into memory at once
 ALLOCATORS = {"box": {}, "same": rig.KEEP}
+ALLOCATOR_TEXT = {"box": "as it comes", "same": "one allocator setting for all"}  # in a title
 OURS, TEXTBOOK, GEMM = "regard", "textbook", "GEMM"
 PEERS = (
     rig.Peer(GEMM, "gemm.py"),
@@ -169,8 +170,7 @@ def _doubt(peer: dict[str, Any], parameters: int, tolerance: float) -> str:
 
 def show(found: dict[str, Any]) -> None:
     """The table of one size and allocator."""
-    allocator = {"box": "as it comes", "same": "one allocator setting for all"}[found["allocator"]]
-    shape = found["shape"]
+    allocator, shape = ALLOCATOR_TEXT[found["allocator"]], found["shape"]
     title = f"training, {found['size']} ({shape['depth']} + {shape['depth']} layers, width {shape['dim']}), {allocator}"
     draw(found, f"{title}, batches of {TOKENS[found['size']]:,} tokens")
 
