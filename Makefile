@@ -42,6 +42,7 @@ lint: $(VENV)/tested
 bench: $(VENV)/installed  ## speed on this machine compared with peers, about two hours; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/training.py --size all --allocator both
 	$(BIN)/python benchmarks/training.py --curves
+	$(BIN)/python benchmarks/recurrent_training.py --allocator both
 	$(BIN)/python benchmarks/translation.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/generate_speed.py

@@ -12,7 +12,7 @@ import argparse
 import math
 import statistics
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,11 @@ from regard.models.transformer import SIZES
 from regard.train.optim import inverse_square_root
 
 VOCAB = 10_000
+SETTINGS = {"vocab": VOCAB, "label_smoothing": 0.1, "rate": 3e-4, "pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}
 COUNTS = {"small": 4, "tiny": 4, "base": 2}  # batches per repeat, enough for some seconds
 TOKENS = {"small": 4096, "tiny": 4096, "base": 2048}  # of a batch; all peers of a size must fit into memory at once
 ALLOCATORS = {"box": {}, "same": rig.KEEP}
+ALLOCATOR_TEXT = {"box": "as it comes", "same": "one allocator setting for all"}  # in a title
 OURS, TEXTBOOK, GEMM = "regard", "textbook", "GEMM"
 PEERS = (
     rig.Peer(GEMM, "gemm.py"),
@@ -49,8 +51,7 @@ def shape_of(size: str, dropout: float = 0.1) -> dict[str, Any]:
     """The sizes of a model, as every worker reads them."""
     c = SIZES[size]
     return {
-        "dim": c.dim, "mlp": c.mlp_ratio * c.dim, "heads": c.heads, "depth": c.depth, "vocab": VOCAB, "dropout": dropout,
-        "label_smoothing": 0.1, "rate": 3e-4, "pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK,
+        "dim": c.dim, "mlp": c.mlp_ratio * c.dim, "heads": c.heads, "depth": c.depth, "dropout": dropout, **SETTINGS,
     }  # fmt: skip
 
 
@@ -96,7 +97,20 @@ def measure(size: str, allocator: str, repeats: int, found: list[PairBatch], fil
     """All peers on one size with one allocator."""
     shape = shape_of(size)
     rig.say(f"{size}, allocator {allocator}")
-    workers, missing = rig.start(PEERS, ALLOCATORS[allocator], {"shape": shape, "batches": str(file)})
+    needed = sum(flops(batch, shape) for batch in found)
+    answers = run_peers(PEERS, ALLOCATORS[allocator], shape, found, file, repeats, lambda peer: needed)
+    return {"size": size, "allocator": allocator, "flops": needed, **answers}
+
+
+def run_peers(
+    asked: Iterable[rig.Peer], environ: dict[str, str], shape: dict[str, Any], found: list[PairBatch], file: Path, repeats: int,
+    needed: Callable[[str], float], tolerance: float = 0.01,
+) -> dict[str, Any]:  # fmt: skip
+    """Speed and memory of peers, the machine's limit and regard among them, on the same batches.
+
+    `needed` gives the operations of a peer on all batches, `tolerance` is the largest relative difference in parameters.
+    """
+    workers, missing = rig.start(asked, environ, {"shape": shape, "batches": str(file)})
     try:
         peers = _describe(workers, missing)
         if GEMM in missing or OURS in missing:
@@ -106,26 +120,24 @@ def measure(size: str, allocator: str, repeats: int, found: list[PairBatch], fil
         for worker in workers:
             worker.stop()
     limits = [answer["per_s"] for answer in answers.pop(GEMM)]
-    needed = sum(flops(batch, shape) for batch in found)
     for name, results in answers.items():
         peers[name] |= {
             "speeds": [answer["tokens"] / answer["seconds"] for answer in results],
-            "of_limit": rig.Spread.of(needed / a["seconds"] / g for a, g in zip(results, limits, strict=True)),
+            "of_limit": rig.Spread.of(needed(name) / a["seconds"] / g for a, g in zip(results, limits, strict=True)),
             "losses": [answer["losses"] for answer in results],
         }
         peers[name]["tokens_per_s"] = rig.Spread.of(peers[name]["speeds"])
     ours = peers[OURS]
     for name in list(peers):
-        if doubt := _doubt(peers[name], ours["parameters"]):
+        if doubt := _doubt(peers[name], ours["parameters"], tolerance):
             missing[name] = doubt
             rig.say(f"{name} is excluded: {doubt}")
             peers.pop(name)
     for peer in peers.values():
         peer["regard_is_faster"] = rig.ratio(ours["speeds"], peer["speeds"])
     return {
-        "size": size, "allocator": allocator, "shape": shape, "repeats": repeats, "peers": peers, "missing": missing,
+        "shape": shape, "repeats": repeats, "peers": peers, "missing": missing, "limit_flops_per_s": rig.Spread.of(limits),
         "batches": [{"source": [*b.source.shape], "target": [*b.target.shape], "tokens": b.tokens} for b in found],
-        "flops": needed, "limit_flops_per_s": rig.Spread.of(limits),
     }  # fmt: skip
 
 
@@ -144,10 +156,10 @@ def _describe(workers: list[rig.Worker], missing: dict[str, str]) -> dict[str, d
     return peers
 
 
-def _doubt(peer: dict[str, Any], parameters: int) -> str:
+def _doubt(peer: dict[str, Any], parameters: int, tolerance: float) -> str:
     """The reason why a result is not comparable, or nothing."""
     first, [*early, last] = peer["first_losses"][0], [statistics.mean(losses) for losses in peer["losses"]]
-    if abs(peer["parameters"] / parameters - 1) > 0.01:
+    if abs(peer["parameters"] / parameters - 1) > tolerance:
         return f"it has {peer['parameters']:,} parameters, regard {parameters:,}"
     if not 8 <= first <= 12:
         return f"its first loss is {first:.2f}; an untrained model's is about ln {VOCAB:,} = {math.log(VOCAB):.2f}"
@@ -157,17 +169,21 @@ def _doubt(peer: dict[str, Any], parameters: int) -> str:
 
 
 def show(found: dict[str, Any]) -> None:
-    """One table."""
-    allocator = {"box": "as it comes", "same": "one allocator setting for all"}[found["allocator"]]
-    limit, shape = found["limit_flops_per_s"], found["shape"]
+    """The table of one size and allocator."""
+    allocator, shape = ALLOCATOR_TEXT[found["allocator"]], found["shape"]
     title = f"training, {found['size']} ({shape['depth']} + {shape['depth']} layers, width {shape['dim']}), {allocator}"
-    title += f", batches of {TOKENS[found['size']]:,} tokens"
+    draw(found, f"{title}, batches of {TOKENS[found['size']]:,} tokens")
+
+
+def draw(found: dict[str, Any], title: str) -> None:
+    """One table, the fastest first, and the reasons why peers are missing."""
+    limit = found["limit_flops_per_s"]
     caption = (
         f"{rig.threads()} threads, {found['repeats']} repeats, median (least–most); "
         f"the limit is {limit.median / 1e9:,.0f} ({limit.least / 1e9:,.0f}–{limit.most / 1e9:,.0f}) GFLOP/s"
     )
     table = Table("", title=title, caption=caption)
-    for column in ("target tokens/s", "regard is … times as fast", "% of the GEMM limit", "peak memory, MB"):
+    for column in ("target tokens/s", "regard is … times as fast", "% of the GEMM limit", "peak memory, MB", "parameters"):
         table.add_column(column, justify="right")
     for name, peer in sorted(found["peers"].items(), key=lambda item: -item[1]["tokens_per_s"].median):
         percent = rig.Spread(*(100 * x for x in vars(peer["of_limit"]).values()))
@@ -178,6 +194,7 @@ def show(found: dict[str, Any]) -> None:
             faster,
             percent.text(".1f"),
             f"{peer['memory'] / 1e6:,.0f}",
+            f"{peer['parameters']:,}",
         )
     console = Console(width=130)
     console.print(table)

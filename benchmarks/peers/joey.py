@@ -43,7 +43,6 @@ def build(shape: dict[str, Any]) -> Model:
     }
     words = vocabulary(shape["vocab"])
     model = build_model({"encoder": side, "decoder": side, "tied_embeddings": True, "tied_softmax": True}, words, words)
-    model.loss_function = ("crossentropy", shape["label_smoothing"])
     for part in model.modules():
         if isinstance(part, MultiHeadedAttention):
             part.dropout = nn.Identity()  # on the weights
@@ -70,7 +69,12 @@ def to_batch(shape: dict[str, Any], pair: tuple[Tensor, Tensor]) -> Batch:
 
 
 def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training:
-    model, smoothing = build(shape), shape["label_smoothing"]
+    return training(build(shape), shape, pairs, "layer_norm pre, Adam of its own builder")
+
+
+def training(model: Model, shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]], given: str) -> Training:
+    smoothing = shape["label_smoothing"]
+    model.loss_function = ("crossentropy", smoothing)
     asked = {"optimizer": "adam", "learning_rate": shape["rate"], "adam_betas": (0.9, 0.98)}
     optimizer = build_optimizer(asked, model.parameters())
     # Its loss is a divergence from the smoothed targets: their entropy more is the cross-entropy that others report.
@@ -89,7 +93,7 @@ def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training
 
     about = {"version": joeynmt.__version__, "torch": torch.__version__, "parameters": parameters(model)}
     batches = [to_batch(shape, pair) for pair in pairs]
-    return Training(step, batches, {**about, "given": "layer_norm pre, Adam of its own builder"})
+    return Training(step, batches, {**about, "given": given})
 
 
 if __name__ == "__main__":

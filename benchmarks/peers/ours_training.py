@@ -31,8 +31,11 @@ def begin(shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training
         mlp_ratio=shape["mlp"] // shape["dim"],
         dropout=shape["dropout"],
     )
-    model, label_smoothing = Transformer(config).train(), shape["label_smoothing"]
-    optimizer = adam(model)
+    return training(Transformer(config), shape, pairs)
+
+
+def training(model: nn.Module, shape: dict[str, Any], pairs: list[tuple[Tensor, Tensor]]) -> Training:
+    label_smoothing, optimizer = shape["label_smoothing"], adam(model.train())
     KEPT.enter_context(keep_freed())  # the allocator, as `regard train` sets it
 
     def step(batch: PairBatch, rate: float = shape["rate"]) -> tuple[float, float]:
