@@ -43,6 +43,7 @@ bench: $(VENV)/installed  ## speed on this machine compared with peers, about tw
 	$(BIN)/python benchmarks/training.py --size all --allocator both
 	$(BIN)/python benchmarks/training.py --curves
 	$(BIN)/python benchmarks/recurrent_training.py --allocator both
+	$(BIN)/python benchmarks/word_vectors.py
 	$(BIN)/python benchmarks/translation.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/generate_speed.py

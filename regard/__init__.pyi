@@ -8,6 +8,7 @@ from regard.decode.search import sample as sample
 from regard.layers.attention import Attention as Attention
 from regard.layers.attention import attend as attend
 from regard.layers.tap import watch as watch
+from regard.models.bahdanau import Bahdanau as Bahdanau
 from regard.models.bert import BERT as BERT
 from regard.models.elmo import ELMo as ELMo
 from regard.models.gpt import GPT as GPT
@@ -15,6 +16,7 @@ from regard.models.image_gpt import ImageGPT as ImageGPT
 from regard.models.lrnet import LRNet as LRNet
 from regard.models.mvit import MViT as MViT
 from regard.models.resnet import ResNet as ResNet
+from regard.models.seq2seq import Seq2Seq as Seq2Seq
 from regard.models.swin import Swin as Swin
 from regard.models.t5 import T5 as T5
 from regard.models.transformer import Transformer as Transformer

@@ -62,7 +62,7 @@ def test_an_image_classifier_refuses_the_verbs_of_text(regard, trained):
     for verb, *words in (("generate", "once"), ("fill", "the [MASK]"), ("embed", "a", "b"), ("translate", "a")):
         result = regard(verb, trained, *words)
         assert result.code == 2
-        assert "holds a vit, which does not" in result.err
+        assert "is of family vit, which regard" in result.err
         assert "use regard classify" in result.err
 
 

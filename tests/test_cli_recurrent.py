@@ -210,13 +210,15 @@ def test_runs_of_different_data_are_compared_on_a_file(regard, runs, tmp_path):
 
 
 def test_compare_of_another_model_names_its_verbs(regard, text_runs):
-    assert_refused(regard("compare", text_runs / "gpt"), "holds a gpt, which does not translate; use regard generate")
+    assert_refused(
+        regard("compare", text_runs / "gpt"), "is of family gpt, which regard translate does not take; use regard generate"
+    )
 
 
 # Inside
 
 
-def test_show_maps_the_words_of_both_sentences(regard, runs, tmp_path):
+def test_show_maps_the_tokens_of_both_sentences(regard, runs, tmp_path):
     assert "cross-attention" in regard("show", runs / "bahdanau", "a b c").out
     assert regard("show", runs / "bahdanau", "a b c", "--out", tmp_path / "map.json").code == 0
     found = json.loads((tmp_path / "map.json").read_text())

@@ -122,7 +122,7 @@ def test_a_word_that_cannot_be_embedded_is_refused(regard, text_runs, run):
     late = " ".join(["the"] * 40) + " cat"
     assert_refused(regard(*words, "cat", late), "text 1 contains the word as token", "shorten the text")
     assert_refused(regard(*words, "cat", *["cat cat"] * 16), "over 30", "--out", "--json")
-    assert_refused(regard("embed", text_runs / "gpt", "--word", "cat", "the cat"), "does not embed")
+    assert_refused(regard("embed", text_runs / "gpt", "--word", "cat", "the cat"), "regard embed does not take")
 
 
 def test_embed_counts_texts_of_a_file_from_its_start(regard, text_runs, tmp_path):
@@ -230,10 +230,10 @@ def test_texts_with_brackets_are_not_parsed_as_markup(regard, text_runs):
 
 
 def test_a_verb_that_does_not_fit_the_run_is_refused_with_those_that_do(regard, text_runs):
-    assert_refused(regard("translate", text_runs / "gpt", "a"), "a gpt", "regard generate")
+    assert_refused(regard("translate", text_runs / "gpt", "a"), "family gpt", "regard generate")
     assert_refused(regard("generate", text_runs / "t5", "a"), "a t5", "regard translate or ask")
     assert_refused(regard("fill", text_runs / "gpt", "a [MASK]"), "regard generate")
-    assert_refused(regard("classify", text_runs / "bert", "a"), "does not classify", "init=")
+    assert_refused(regard("classify", text_runs / "bert", "a"), "regard classify does not take", "init=")
 
 
 def test_a_prompt_longer_than_the_context_is_refused(regard, text_runs):
@@ -272,7 +272,7 @@ def test_other_invalid_options_are_refused(regard, text_runs, tmp_path):
     assert_refused(regard("fill", text_runs / "bert", "a [MASK]", "--top", "0"), "--top 0")
     assert_refused(regard("classify", text_runs / "classes", "a", "--top", "0"), "--top 0")
     assert_refused(regard("embed", text_runs / "bert", "a", "--out", tmp_path / "v.txt"), ".npy")
-    assert_refused(regard("ask", text_runs / "gpt", "a"), "does not ask; use regard generate")
+    assert_refused(regard("ask", text_runs / "gpt", "a"), "regard ask does not take; use regard generate")
     assert_refused(regard("train", "gpt", "steps=3"), "did you mean train.steps?")
     assert_refused(regard("classify", text_runs / "clases", "a"), "did you mean 'classes'?")
     assert_refused(regard("embed", text_runs / "bert", "a", "--out", "nowhere/v.npy"), "no folder nowhere")
@@ -284,7 +284,10 @@ def test_other_invalid_options_are_refused(regard, text_runs, tmp_path):
     assert_refused(regard("score", text_runs / "gpt", "--beam", "3"), "--beam 3", "translations")
     assert_refused(regard("score", text_runs / "gpt", "--precision", "int8"), "--precision int8", "float32")
     assert_refused(
-        regard("fill", text_runs / "classes", "a [MASK]"), "does not fill", "train it to predict masked words", "init="
+        regard("fill", text_runs / "classes", "a [MASK]"),
+        "regard fill does not take",
+        "train it to predict masked words",
+        "init=",
     )
     assert_refused(regard("export", text_runs / "gpt", tmp_path / "o", "--to", "onnx"), "onnx", "hf")
     assert_refused(regard("show", text_runs / "gpt", "the cat", "--beam", "2"), "beam 2")

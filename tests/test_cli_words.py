@@ -68,8 +68,11 @@ def test_wrong_words_are_one_line(regard, words_run, words, message):
 
 
 def test_a_run_of_another_kind_has_no_neighbors(regard, small_run, words_run):
-    assert_refused(regard("neighbors", small_run, "cat"), "holds a transformer, which does not neighbors; use regard translate")
-    assert_refused(regard("translate", words_run, "cat"), "holds a word2vec", "use regard neighbors or embed")
+    assert_refused(
+        regard("neighbors", small_run, "cat"),
+        "is of family transformer, which regard neighbors does not take; use regard translate",
+    )
+    assert_refused(regard("translate", words_run, "cat"), "is of family word2vec", "use regard neighbors or embed")
 
 
 def test_other_verbs_say_what_applies_to_word_vectors(regard, words_run):
@@ -102,7 +105,7 @@ def test_an_export_that_cannot_be_is_refused(regard, words_run, small_run, tmp_p
     assert_refused(regard("export", words_run, "--to", "word2vec", there), "already exists")
     assert_refused(regard("export", words_run, "--to", "word2vec", tmp_path / "no" / "v.txt"), "no folder")
     assert_refused(
-        regard("export", small_run, "--to", "word2vec", tmp_path / "v.txt"), "holds a transformer, which has no word vectors"
+        regard("export", small_run, "--to", "word2vec", tmp_path / "v.txt"), "is of family transformer, which has no word vectors"
     )
     assert_refused(regard("export", words_run, "--to", "gensim", tmp_path / "v.txt"), "no format 'gensim'; there is hf, word2vec")
     assert_refused(regard("export", words_run, tmp_path / "hf"), "cannot be exported to Hugging Face")

@@ -21,7 +21,8 @@ def open_run(run: str, verb: str, device: str, precision: str = "float32") -> An
     if verb not in (has := getattr(predictor, "VERBS", ())):
         verbs = " or ".join(has or ("score",))
         hint = getattr(predictor, "HINTS", {}).get(verb, "")
-        raise ValueError(f"{run} holds a {predictor.run.family}, which does not {verb}; use regard {verbs}" + hint)
+        family = predictor.run.family
+        raise ValueError(f"{run} is of family {family}, which regard {verb} does not take; use regard {verbs}" + hint)
     return predictor
 
 

@@ -29,6 +29,7 @@ from regard.run_folder import RunFolder
 __all__ = ["FAMILIES", "load_model", "load_weights", "preset", "read_config", "saved_tensors", "state_tensors"]
 
 FAMILIES: dict[str, Family] = {
+    "word2vec": Family(word2vec.Word2VecConfig, word2vec.SIZES, word2vec.Word2Vec, "word-vectors"),
     "seq2seq": Family(seq2seq.Seq2SeqConfig, seq2seq.SIZES, seq2seq.Seq2Seq, "encoder-decoder"),
     "bahdanau": Family(bahdanau.BahdanauConfig, bahdanau.SIZES, bahdanau.Bahdanau, "encoder-decoder"),
     "transformer": Family(transformer.TransformerConfig, transformer.SIZES, transformer.Transformer, "encoder-decoder"),
@@ -41,7 +42,6 @@ FAMILIES: dict[str, Family] = {
     "image-gpt": Family(image_gpt.ImageGPTConfig, image_gpt.SIZES, image_gpt.ImageGPT, "image-decoder"),
     "vit": Family(vit.ViTConfig, vit.SIZES, vit.ViT, "image-encoder"),
     "swin": Family(swin.SwinConfig, swin.SIZES, swin.Swin, "image-encoder"),
-    "word2vec": Family(word2vec.Word2VecConfig, word2vec.SIZES, word2vec.Word2Vec, "word-vectors"),
     "mvit": Family(mvit.MViTConfig, mvit.SIZES, mvit.MViT, "image-encoder"),
 }
 

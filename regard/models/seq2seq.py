@@ -80,7 +80,7 @@ class Seq2Seq(nn.Module):
         return LSTMState(hidden.transpose(0, 1), cell.transpose(0, 1))  # (B, L, H)
 
     def features(self, source: Tensor, target: Tensor) -> Tensor:
-        """Input of the output layer: (B, S) and (B, T) → (B, T, D)."""
+        """Input of the output layer: (B, S) and (B, T) → (B, T, D), or (B, T, H) if it is not tied."""
         hidden, cell = (part.transpose(0, 1).contiguous() for part in self.encode(source))  # (L, B, H)
         outputs, _ = self.decoder(self._embed(self.embed_target, target), (hidden, cell))  # (B, T, H)
         return self.decoder_projection(self.dropout(outputs))

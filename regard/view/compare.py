@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.data.files import write_atomic
-from regard.data.text.splits import source_names
+from regard.data.text.splits import find_split, source_names
 from regard.tasks.metrics import translation_scores
 from regard.tasks.task import ScoreOptions
 from regard.tasks.translation import Translator, read_references, translate_split
@@ -63,7 +63,7 @@ def compare(names: Sequence[str], load: Callable[[str], Translator], split: str,
     `load` opens a run by its name; only one model is in memory at a time.
     """
     # Translating takes minutes, so all runs are checked first.
-    sets, tokenized, (sources, references) = _require_same_data(names, load, split, options.limit)
+    sets, title, tokenized, (sources, references) = _require_same_data(names, load, split, options.limit)
     answers = [translate_split(load(name), split, options, only).answers for name, only in zip(names, sets, strict=True)]
 
     lengths = [len(source.split()) for source in sources]
@@ -78,13 +78,13 @@ def compare(names: Sequence[str], load: Callable[[str], Translator], split: str,
 
     signature = {s.name: s.signature for s in translation_scores(answers[0], references, tokenized)}[metric]
     buckets = [score(low, high) for low, high in _limits(lengths)] if by_length else []
-    return Comparison(split, list(names), metric, signature, score(0, None), buckets)
+    return Comparison(title, list(names), metric, signature, score(0, None), buckets)
 
 
 def _require_same_data(names: Sequence[str], load: Callable[[str], Translator], split: str, limit: int | None,
-                       ) -> tuple[list[str], bool, References]:  # fmt: skip
-    """The data set of each run, whether the text is tokenized, and the test data that all runs have in common."""
-    sets, common, tokenized = list[str](), None, False
+                       ) -> tuple[list[str], str, bool, References]:  # fmt: skip
+    """The data set of each run; and of the test data that all have in common its name, whether it is tokenized, and its text."""
+    sets, title, common, tokenized = list[str](), split, None, False
     for name in names:
         data = load(name).run.data
         if len(parts := source_names(data)) > 1:
@@ -96,11 +96,11 @@ def _require_same_data(names: Sequence[str], load: Callable[[str], Translator], 
         if common is not None and tokens != tokenized:
             tok, raw = (name, names[0]) if tokens else (names[0], name)
             raise ValueError(f"{tok} translates tokenized text, {raw} does not; compare runs with the same data.text")
-        common, tokenized = found, tokens
+        common, tokenized, title = found, tokens, find_split(data, split, parts[0]).name
         sets.append(parts[0])
     if common is None:
         raise ValueError("no runs to compare; give one or more run folders")
-    return sets, tokenized, common
+    return sets, title, tokenized, common
 
 
 def _limits(lengths: Sequence[int]) -> list[tuple[int, int | None]]:

@@ -143,7 +143,7 @@ def test_bahdanau_equals_a_reference_of_single_steps(score, tied):
 
 
 @torch.no_grad()
-def test_an_untrained_order_matters_to_seq2seq_only_through_its_reading_direction():
+def test_reading_a_source_backwards_equals_reading_the_reversed_source():
     model = build(Seq2Seq, Seq2SeqConfig(vocab=VOCAB, dim=6, hidden=5, depth=1, reverse=True))
     ahead = build(Seq2Seq, Seq2SeqConfig(vocab=VOCAB, dim=6, hidden=5, depth=1, reverse=False))
     close(model(SOURCE[:1], TARGET[:1]), ahead(SOURCE[:1].flip(1), TARGET[:1]))
