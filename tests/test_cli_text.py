@@ -231,7 +231,7 @@ def test_texts_with_brackets_are_not_parsed_as_markup(regard, text_runs):
 
 def test_a_verb_that_does_not_fit_the_run_is_refused_with_those_that_do(regard, text_runs):
     assert_refused(regard("translate", text_runs / "gpt", "a"), "family gpt", "regard generate")
-    assert_refused(regard("generate", text_runs / "t5", "a"), "a t5", "regard translate or ask")
+    assert_refused(regard("generate", text_runs / "t5", "a"), "family t5", "regard translate or ask")
     assert_refused(regard("fill", text_runs / "gpt", "a [MASK]"), "regard generate")
     assert_refused(regard("classify", text_runs / "bert", "a"), "regard classify does not take", "init=")
 
