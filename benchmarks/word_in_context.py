@@ -33,6 +33,7 @@ from regard.tasks.text_embedding import Occurrence
 
 SPLITS = ("train", "valid", "test")
 Z = 1.959964  # of a 95 % interval
+CONTEXTLESS = ("static", "embeddings")  # vectors below all layers that read the context
 
 
 class Split(NamedTuple):
@@ -91,21 +92,21 @@ def read(file: Path) -> Split:
 
 
 def score(folder: Path, data: dict[str, Split]) -> Iterator[dict[str, Any]]:
-    """The training accuracy of every layer; of the best, and of static vectors, those of validation and test too."""
+    """The training accuracy of every layer; of the best, and of what is below all layers, those of validation and test too."""
     predictor, found = load(folder), list[dict[str, Any]]()
     for name, layer in layers(predictor.model).items():
         with layer():
-            cosines = {"train": compare(predictor, data["train"])}
-            threshold = best_threshold(cosines["train"], data["train"].same)
+            seen = cosines(predictor, data["train"])
+            threshold = best_threshold(seen, data["train"].same)
             found.append({"run": folder.name, "vectors": name, "threshold": threshold})
-            found[-1]["train"] = accuracy(cosines["train"], threshold, data["train"].same)
+            found[-1]["train"] = accuracy(seen, threshold, data["train"].same)
             say(f"{folder.name}, {name}: {found[-1]['train']} on train")
-    chosen = max((row for row in found if row["vectors"] != "static"), key=lambda row: row["train"].value)
+    chosen = max((row for row in found if row["vectors"] not in CONTEXTLESS), key=lambda row: row["train"].value)
     for row in found:
-        if row is chosen or row["vectors"] == "static":
+        if row is chosen or row["vectors"] in CONTEXTLESS:
             with layers(predictor.model)[row["vectors"]]():
                 for name in ("valid", "test"):
-                    row[name] = accuracy(compare(predictor, data[name]), row["threshold"], data[name].same)
+                    row[name] = accuracy(cosines(predictor, data[name]), row["threshold"], data[name].same)
         row["chosen on train"] = row is chosen
         yield row
 
@@ -114,15 +115,16 @@ def layers(model: nn.Module) -> dict[str, Any]:
     """What the vectors may be of, by name; each is a context in which `model.encode` gives those."""
     if isinstance(model, ELMo):
         depth = model.config.depth
-        single = {f"layer {n}": one_hot(n, depth + 1) for n in range(1, depth + 1)}
-        choices = {"static": one_hot(0, depth + 1), **single, "mean of all layers": torch.zeros(depth + 1)}
+        single = {f"layer {n}": only_layer(n, depth + 1) for n in range(1, depth + 1)}
+        choices = {"static": only_layer(0, depth + 1), **single, "mean of all layers": torch.zeros(depth + 1)}
         return {name: lambda weights=weights: mixed(model, weights) for name, weights in choices.items()}
     assert isinstance(model, BERT), f"the layers of a {type(model).__name__} are not known"
-    names = {n: f"layer {n}" if n else "static" for n in range(model.config.depth + 1)}
+    names = {n: f"layer {n}" if n else "embeddings" for n in range(model.config.depth + 1)}
     return {name: lambda n=n: cut(model, n) for n, name in names.items()}
 
 
-def one_hot(index: int, count: int) -> Tensor:
+def only_layer(index: int, count: int) -> Tensor:
+    """Weights, before their softmax, of which one layer of `count` gets all."""
     return torch.where(torch.arange(count) == index, 0.0, -math.inf)
 
 
@@ -145,21 +147,23 @@ def cut(model: BERT, depth: int) -> Iterator[None]:
     model.blocks = blocks
 
 
-def compare(predictor: Any, split: Split) -> Tensor:
-    """The cosine of the two vectors of each example."""
+def cosines(predictor: Any, split: Split) -> Tensor:
+    """The cosine of the two vectors of each example, without the last digits, which depend on the batch."""
     vectors = predictor.embed_spans(split.texts, split.places)
-    return (vectors[::2] * vectors[1::2]).sum(1)
+    return (vectors[::2] * vectors[1::2]).sum(1).round(decimals=5)
 
 
-def best_threshold(cosines: Tensor, same: Tensor) -> float:
-    """The cosine from which on "the same sense" is right most often."""
-    order = cosines.argsort(descending=True)
-    gain = (same[order].long() * 2 - 1).cumsum(0)  # right ones among those above, less wrong ones
-    return float(cosines[order[gain.argmax()]])
+def best_threshold(found: Tensor, same: Tensor) -> float:
+    """The cosine from which on "the same sense" is right most often, of several the lowest; 2, which none reaches, for never."""
+    values, index = found.unique(return_inverse=True)  # ascending
+    right = torch.zeros(len(values), dtype=torch.long).index_add(0, index, same.long() * 2 - 1)  # less wrong, of each value
+    gain = right.flip(0).cumsum(0).flip(0)  # of all that reach a value
+    best = gain.argmax()
+    return float(values[best]) if gain[best] > 0 else 2.0
 
 
-def accuracy(cosines: Tensor, threshold: float, same: Tensor) -> Accuracy:
-    return wilson(int(((cosines >= threshold) == same).sum()), len(same))
+def accuracy(found: Tensor, threshold: float, same: Tensor) -> Accuracy:
+    return wilson(int(((found >= threshold) == same).sum()), len(same))
 
 
 def wilson(right: int, total: int) -> Accuracy:

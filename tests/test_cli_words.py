@@ -75,6 +75,18 @@ def test_a_run_of_another_kind_has_no_neighbors(regard, small_run, words_run):
     assert_refused(regard("translate", words_run, "cat"), "is of family word2vec", "use regard neighbors or embed")
 
 
+def test_a_word_has_the_same_static_vector_in_every_text(regard, words_run):
+    result = regard("embed", words_run, "--word", "cat", "the cat sat", "a Cat; a cat")
+    assert result.code == 0, result.err
+    rows = [line.split()[-3:] for line in result.out.splitlines()[1:]]
+    assert rows == [["1.000"] * 3] * 3
+    lines = [json.loads(line) for line in regard("embed", words_run, "--word", "cat", "a cat", "--json").out.splitlines()]
+    assert [(line["start"], line["end"]) for line in lines] == [(2, 5)]
+    assert lines[0]["vector"] == package.load(words_run).embed(["cat"])[0].tolist()
+    assert_refused(regard("embed", words_run, "--word", "cat", "a cat", "a dog"), "text 2, 'a dog', does not contain the word")
+    assert_refused(regard("embed", words_run, "--word", "zebra", "a zebra"), "no word 'zebra' in the vocabulary")
+
+
 def test_other_verbs_say_what_applies_to_word_vectors(regard, words_run):
     assert_refused(regard("show", words_run, "cat"), "have no attention to show; use regard neighbors", words_run)
     parts = json.loads(regard("cost", words_run, "--json").out)[str(words_run)]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from regard.tasks.translation import Translation, Translator
     from regard.tasks.word_vectors import Neighbor, WordVectors
 
-    Embedder = TextEmbedder | MaskedLM | BidirectionalLM | TextClassifier
+    Embedder = TextEmbedder | MaskedLM | BidirectionalLM | TextClassifier | WordVectors
 
 __all__ = ["ask", "classify", "embed", "fill", "generate", "neighbors", "translate"]
 
@@ -292,7 +292,8 @@ def _embed_texts(embedder: "Embedder", texts: list[str], first: int, progress: C
 def _embed_word(embedder: "Embedder", word: str, texts: list[str], first: int, progress: Callable[[int], None]
                 ) -> "tuple[list[_Embedded], Tensor]":  # fmt: skip
     """The word in brackets in each text, once for each occurrence; `first` is the number of the first text."""
-    _encode(embedder, texts)  # for its note
+    if _max_len(embedder) < math.inf:
+        _encode(embedder, texts)  # for its note
     rows = list[_Embedded]()
     found = embedder.embed_word(texts, word, progress, first=first)
     for index, start, end in found.occurrences:
@@ -374,7 +375,12 @@ def _warn_unprefixed(translator: "Translator", texts: list[str]) -> None:
 
 def _encode(predictor: "Embedder | ImageClassifier", texts: list[str]) -> Any:
     """The inputs of a predictor, token ids or files, with a note if some texts will be truncated."""
-    encoded, limit = getattr(predictor, "encode", list)(texts), getattr(predictor, "max_len", math.inf)
+    encoded, limit = getattr(predictor, "encode", list)(texts), _max_len(predictor)
     if cut := sum(len(ids) > limit for ids in encoded):
         print(f"{cut} of {len(texts)} texts have over {limit} tokens and were truncated", file=sys.stderr)
     return encoded
+
+
+def _max_len(predictor: "Embedder | ImageClassifier") -> float:
+    """The most tokens of a text; infinity if a predictor has no limit, or reads no tokens."""
+    return getattr(predictor, "max_len", math.inf)

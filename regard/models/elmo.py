@@ -96,11 +96,11 @@ class CharacterCNN(nn.Module):
         self.highways = nn.Sequential(*(Highway(total) for _ in range(c.highways)))
         self.project = nn.Linear(total, c.dim // 2)
 
-    def forward(self, spelled: Tensor) -> Tensor:
+    def forward(self, characters: Tensor) -> Tensor:
         """(B, T, C) → (B, T, D / 2)."""
-        x = self.characters(spelled.flatten(0, 1)).transpose(1, 2)  # (B · T, E, C)
+        x = self.characters(characters.flatten(0, 1)).transpose(1, 2)  # (B · T, E, C)
         best = torch.cat([torch.relu(conv(x).amax(-1)) for conv in self.filters], -1)  # (B · T, N)
-        return self.project(self.highways(best)).unflatten(0, spelled.shape[:2])
+        return self.project(self.highways(best)).unflatten(0, characters.shape[:2])
 
 
 class LSTMStack(nn.Module):
@@ -140,7 +140,7 @@ class ScalarMix(nn.Module):
 class ELMo(nn.Module):
     """`forward` returns the logits of the next and of the previous word, `encode` the contextual vectors.
 
-    Words are token ids (B, T), or with `inputs = "characters"` spelled (B, T, C), see `data/text/characters.py`.
+    Words are token ids (B, T), or with `inputs = "characters"` character ids (B, T, C), see `data/text/characters.py`.
     """
 
     max_len = math.inf  # an LSTM reads texts of any length
@@ -148,9 +148,9 @@ class ELMo(nn.Module):
     def __init__(self, config: ELMoConfig):
         super().__init__()
         self.config = c = config
-        spelled = c.inputs == "characters"
-        self.word_shape = (c.characters,) if spelled else ()  # of one word of the input
-        self.inputs = CharacterCNN(c) if spelled else nn.Embedding(c.vocab, c.dim // 2)
+        by_character = c.inputs == "characters"
+        self.word_shape = (c.characters,) if by_character else ()  # of one word of the input
+        self.inputs = CharacterCNN(c) if by_character else nn.Embedding(c.vocab, c.dim // 2)
         self.forward_lstms, self.backward_lstms = LSTMStack(c), LSTMStack(c)
         self.norm, self.mix = nn.LayerNorm(c.dim, elementwise_affine=False), ScalarMix(c.depth + 1)
         self.dropout = Dropout(c.dropout)

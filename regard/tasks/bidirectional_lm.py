@@ -85,48 +85,54 @@ def _one_direction(
 
 
 @dataclass(frozen=True)
-class _Preparation:
-    """Of windows of tokens, makes what a model reads and predicts."""
+class _Vocabulary:
+    """What a model reads and predicts of each token."""
 
-    spelling: Tensor | None  # (V, C): the characters of each token; None: it reads tokens
+    characters: Tensor | None  # (V, C): the character ids of each token; None: the model reads tokens
     outputs: int  # tokens that it predicts
     unk: int
 
-    def __call__(self, batch: BoundedBatch) -> BoundedBatch:
-        words = batch.words if self.spelling is None else self.spelling[batch.words]
+    @classmethod
+    def of(cls, run: Run, tokenizer: Tokenizer) -> "_Vocabulary":
+        by_character = run.model.inputs == "characters"
+        table = torch.tensor(CharacterTokenizer(tokenizer, run.model.characters).table) if by_character else None
+        return cls(table, run.model.output_vocab or tokenizer.vocab, tokenizer.special.unk)
+
+    def convert(self, batch: BoundedBatch) -> BoundedBatch:
+        """The same windows: words as the model reads them, labels that it does not predict as unknown."""
+        words = batch.words if self.characters is None else self.characters[batch.words]
         return BoundedBatch(words, batch.labels.masked_fill(batch.labels >= self.outputs, self.unk))
 
 
-def _preparation(run: Run, tokenizer: Tokenizer) -> _Preparation:
-    spelled = run.model.inputs == "characters"
-    table = torch.tensor(CharacterTokenizer(tokenizer, run.model.characters).table) if spelled else None
-    return _Preparation(table, run.model.output_vocab or tokenizer.vocab, tokenizer.special.unk)
-
-
 def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
-    return prepare_text(run.data, tokenizer, report, progress, extra_tokens=(), task=TASK.name)
+    dataset = prepare_text(run.data, tokenizer, report, progress, extra_tokens=(), task=TASK.name)
+    outputs, unk = run.model.output_vocab, dataset.tokenizer.special.unk
+    if 0 < outputs <= unk:
+        raise ValueError(f"model.output_vocab={outputs} leaves out the unknown token, number {unk + 1:,} of the vocabulary, "
+                         f"which stands for all tokens left out; set it to {unk + 1:,} or more, or to 0 for all")  # fmt: skip
+    return dataset
 
 
 def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[BoundedBatch]:
     text, special, t = plain_text(dataset.train).tokens, dataset.tokenizer.special, run.train
-    prepare = _preparation(run, dataset.tokenizer)
+    vocabulary = _Vocabulary.of(run, dataset.tokenizer)
     for make, after in bounded_windows(text, run.data.max_len, t.batch_tokens, t.seed, special, position):
-        yield partial(_prepared, prepare, make), after
+        yield partial(_make_batch, vocabulary, make), after
 
 
-def _prepared(prepare: _Preparation, make: Callable[[], BoundedBatch]) -> BoundedBatch:
-    return prepare(make())
+def _make_batch(vocabulary: _Vocabulary, read_windows: Callable[[], BoundedBatch]) -> BoundedBatch:
+    return vocabulary.convert(read_windows())
 
 
 def _validation(run: Run, dataset: TextDataset) -> Iterator[BoundedBatch]:
     text, special = plain_text(dataset.valid).tokens, dataset.tokenizer.special
     windows = all_bounded_windows(text, run.data.max_len, run.train.batch_tokens, special)
-    return map(_preparation(run, dataset.tokenizer), windows)
+    return map(_Vocabulary.of(run, dataset.tokenizer).convert, windows)
 
 
 def _predictor(model: nn.Module, run: Run, tokenizer: Tokenizer, labels: tuple[str, ...]) -> BidirectionalLM:
-    spelled = run.model.inputs == "characters"
-    return BidirectionalLM(model, CharacterTokenizer(tokenizer, run.model.characters) if spelled else tokenizer, run)
+    by_character = run.model.inputs == "characters"
+    return BidirectionalLM(model, CharacterTokenizer(tokenizer, run.model.characters) if by_character else tokenizer, run)
 
 
 def _score(predictor: BidirectionalLM, split: str, options: ScoreOptions) -> list[Score]:

@@ -3,6 +3,7 @@
 Shapes: B texts, T tokens, D width, N occurrences of a word, C characters of a word.
 """
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import Run
-from regard.data.text.characters import SpelledTokens
+from regard.data.text.characters import SpecialCharacterIds
 from regard.data.text.tokenizer import SpecialTokens, Tokenizer, to_ids
 
-__all__ = ["Occurrence", "Prediction", "TextEmbedder", "TextEncoder", "WordVectors", "encoded_batches"]
+__all__ = ["Occurrence", "Prediction", "TextEmbedder", "TextEncoder", "WordOccurrences", "encoded_batches", "find_word"]
 
 
 class Prediction(NamedTuple):
@@ -34,7 +35,7 @@ class Occurrence(NamedTuple):
     end: int  # the character after its last
 
 
-class WordVectors(NamedTuple):
+class WordOccurrences(NamedTuple):
     """Each occurrence of a word, and its vector."""
 
     occurrences: list[Occurrence]
@@ -45,7 +46,7 @@ class TextTokenizer(Protocol):
     """What predictors of this kind ask of a tokenizer; a token is an id, or the ids of its characters."""
 
     @property
-    def special(self) -> SpecialTokens | SpelledTokens: ...
+    def special(self) -> SpecialTokens | SpecialCharacterIds: ...
     def encode(self, lines: Sequence[str]) -> list[list[Any]]: ...
     def offsets(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]: ...
 
@@ -60,7 +61,7 @@ class EncoderPredictor(Protocol):
     @property
     def run(self) -> Run: ...
     @property
-    def max_len(self) -> int: ...
+    def max_len(self) -> float: ...
     def encode(self, texts: Sequence[str]) -> list[list[Any]]: ...
     def embed_spans(self, texts: Sequence[str], places: "Sequence[Occurrence]", progress: Callable[[int], None] = ...,
                     first: int = ...) -> Tensor: ...  # fmt: skip
@@ -77,13 +78,13 @@ class TextEncoder(Protocol):
 
 def encoded_batches(predictor: EncoderPredictor, texts: Sequence[str] | Sequence[list[int]],
                     progress: Callable[[int], None]) -> Iterator[tuple[list[int], Tensor, Tensor]]:  # fmt: skip
-    """Texts, or their ids, of similar length together: their rows, tokens (B, T), or spelled (B, T, C), and mask (B, 1, 1, T).
+    """Texts, or their ids, of similar length together: their rows, tokens (B, T) or (B, T, C), and mask (B, 1, 1, T).
 
     Too long texts are truncated.
     """
     special, size = predictor.tokenizer.special, predictor.run.decode.batch_size
     limit, device = predictor.max_len, next(predictor.model.parameters()).device
-    ids = [row[:limit] for row in to_ids(texts, predictor.encode)]
+    ids = [row if len(row) <= limit else row[: int(limit)] for row in to_ids(texts, predictor.encode)]
     order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
     for first in range(0, len(order), size):
         rows = order[first : first + size]
@@ -112,14 +113,14 @@ class TextEmbedder:
     run: Run
 
     @property
-    def max_len(self: "EncoderPredictor") -> int:
-        """The most tokens of a text, without start and end; longer ones are truncated."""
-        return int(min(self.model.max_len - 2, self.run.data.max_len))  # type: ignore[operator]
+    def max_len(self: "EncoderPredictor") -> float:
+        """The most tokens of a text, without start and end; longer ones are truncated.  Infinity if the model has no limit."""
+        context = float(self.model.max_len)  # type: ignore[arg-type]
+        return context if math.isinf(context) else int(min(context - 2, self.run.data.max_len))
 
     def encode(self: "EncoderPredictor", texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without start and end."""
-        if isinstance(texts, str):
-            raise ValueError("a list of texts is wanted, not one string; put it in brackets")
+        _require_list(texts)
         return self.tokenizer.encode(texts)
 
     @torch.inference_mode()
@@ -134,18 +135,13 @@ class TextEmbedder:
         return vectors
 
     def embed_word(self: "EncoderPredictor", texts: Sequence[str], word: str,
-                   progress: Callable[[int], None] = lambda done: None, first: int = 1) -> WordVectors:  # fmt: skip
+                   progress: Callable[[int], None] = lambda done: None, first: int = 1) -> WordOccurrences:  # fmt: skip
         """A unit vector for each occurrence of a word, in its context: the mean of its tokens' vectors.
 
         Upper and lower case are the same word.  Error messages number the texts, from `first` on.
         """
-        tokens = map(len, self.encode(texts))
-        places = [
-            Occurrence(index, *span)
-            for index, (text, count) in enumerate(zip(texts, tokens, strict=True))
-            for span in _find_word(word, text, f"text {first + index}", count)
-        ]
-        return WordVectors(places, self.embed_spans(texts, places, progress, first))
+        places = find_word(word, texts, first)
+        return WordOccurrences(places, self.embed_spans(texts, places, progress, first))
 
     @torch.inference_mode()
     def embed_spans(self: "EncoderPredictor", texts: Sequence[str], places: Sequence[Occurrence],
@@ -164,20 +160,29 @@ class TextEmbedder:
         return torch.nn.functional.normalize(vectors)
 
 
-def _find_word(word: str, text: str, name: str, tokens: int) -> list[tuple[int, int]]:
-    """The start and end of every occurrence of a whole word in a text of `tokens` tokens; `name` is the text's in messages."""
-    word = word.strip()
+def _require_list(texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        raise ValueError("a list of texts is wanted, not one string; put it in brackets")
+
+
+def find_word(word: str, texts: Sequence[str], first: int = 1) -> list[Occurrence]:
+    """Every occurrence of a whole word in texts that all contain it; error messages number the texts, from `first` on."""
+    _require_list(texts)
+    word, found = word.strip(), list[Occurrence]()
     if not word:
         raise ValueError("an empty word is in no text; give one, such as bank")
-    if not tokens:
-        raise ValueError(f"{name} is empty; give a text that contains {word!r}")
-    places = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE)]
-    if not places:
-        raise ValueError(f"{name}, {text[:60]!r}, does not contain the word {word!r}; give a text that does")
-    return places
+    whole = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE)
+    for index, text in enumerate(texts):
+        places = [Occurrence(index, *match.span()) for match in whole.finditer(text)]
+        if not text.strip():
+            raise ValueError(f"text {first + index} is empty; give a text that contains {word!r}")
+        if not places:
+            raise ValueError(f"text {first + index}, {text[:60]!r}, does not contain the word {word!r}; give a text that does")
+        found += places
+    return found
 
 
-def _tokens_within(place: Occurrence, spans: Sequence[tuple[int, int]], limit: int, name: str) -> slice:
+def _tokens_within(place: Occurrence, spans: Sequence[tuple[int, int]], limit: float, name: str) -> slice:
     """The tokens of an occurrence; `spans` are the characters of each token of the text."""
     inside = [index for index, (start, end) in enumerate(spans) if start < place.end and end > place.start]
     if not inside:

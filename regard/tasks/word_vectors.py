@@ -28,6 +28,7 @@ from regard.models.word2vec import Word2VecConfig
 from regard.tasks.language_model import plain_text
 from regard.tasks.metrics import Score, evaluate, spearman
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task
+from regard.tasks.text_embedding import WordOccurrences, find_word
 
 __all__ = ["TASK", "Neighbor", "WordVectors", "negative_sampling_loss"]
 
@@ -93,6 +94,15 @@ class WordVectors:
             raise ValueError("a list of words is wanted, not one string; put it in brackets")
         return self._units[[self._id(word) for word in words]]
 
+    def embed_word(self, texts: Sequence[str], word: str, progress: Callable[[int], None] = lambda done: None,
+                   first: int = 1) -> WordOccurrences:  # fmt: skip
+        """A unit vector for each occurrence of a word: always the same one, whatever its context.
+
+        Upper and lower case are the same word.  Error messages number the texts, from `first` on.
+        """
+        places = find_word(word, texts, first)
+        return WordOccurrences(places, self.embed([word]).repeat(len(places), 1))
+
     def neighbors(self, word: str, top: int = 10) -> list[Neighbor]:
         """The words whose vectors have the largest cosines with that of a word."""
         index = self._id(word)
@@ -145,7 +155,7 @@ def negative_sampling_loss(model: SkipGramModel, batch: SkipGramBatch, label_smo
 
     The M negatives of a group serve all its pairs, weighted so that each pair has `negatives` of them in expectation.
     """
-    (groups, samples), window = batch.negatives.shape, (batch.words.shape[1] - batch.left.shape[1]) // 2
+    (groups, shared), window = batch.negatives.shape, (batch.words.shape[1] - batch.left.shape[1]) // 2
     centres = model.input(batch.words[:, window:-window])  # (N, C, D)
     pairs = (batch.left + batch.right).reshape(groups, -1)  # (G, N / G · C)
 
@@ -153,7 +163,7 @@ def negative_sampling_loss(model: SkipGramModel, batch: SkipGramBatch, label_smo
     negative = centres.reshape(groups, pairs.shape[1], -1) @ model.output(batch.negatives).mT  # (G, N / G · C, M)
 
     loss = (F.softplus(-positive) * _context_mask(batch, window)).sum()
-    loss = loss + (F.softplus(negative).sum(-1) * pairs).sum() * (model.config.negatives / samples)
+    loss = loss + (F.softplus(negative).sum(-1) * pairs).sum() * (model.config.negatives / shared)
     return loss, loss.detach()
 
 

@@ -34,7 +34,7 @@ EVERY_INPUT = pytest.mark.parametrize("inputs", models)
 
 
 def random_words(model: ELMo, seed: int, batch: int, length: int) -> Tensor:
-    """Random words without padding, token ids or spelled."""
+    """Random words without padding, token ids or character ids."""
     most = ALPHABET if model.word_shape else VOCAB
     return torch.randint(1, most, (batch, length, *model.word_shape), generator=torch.Generator().manual_seed(seed))
 

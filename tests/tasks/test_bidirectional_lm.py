@@ -15,6 +15,7 @@ from regard.data.text.windows import all_bounded_windows, bounded_windows
 from regard.models.elmo import ELMo
 from regard.tasks import TASKS
 from regard.tasks.task import ScoreOptions
+from regard.train.loop import fit
 
 SPECIAL = SpecialTokens(pad=0, bos=1, eos=2, unk=3, mask=None, sentinels=())
 TEXT = np.arange(10, 33, dtype=np.uint16)
@@ -61,6 +62,17 @@ def test_rare_tokens_are_predicted_as_unknown_and_still_read(prepared):
     assert (batch.labels == dataset.tokenizer.special.unk).any()
     different = batch.words[:, 1:-1].flatten(0, 1).unique(dim=0)
     assert len(different) > len(batch.labels.unique())
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_an_output_vocabulary_without_the_unknown_token_is_refused_in_one_line(tmp_path, outputs):
+    write_data(tmp_path)
+    run = tiny_run("bidirectional_lm", tmp_path)
+    run = dataclasses.replace(run, model=dataclasses.replace(run.model, output_vocab=outputs))
+    message = f"^model.output_vocab={outputs} leaves out the unknown token, number 4 of the vocabulary, .* set it to 4 or more"
+    with pytest.raises(ValueError, match=message):
+        fit(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @torch.no_grad()

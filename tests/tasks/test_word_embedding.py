@@ -1,5 +1,7 @@
 """The vector of a word in its context: the mean of its tokens, whatever the batch; static vectors ignore the context."""
 
+import math
+
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -34,7 +36,7 @@ def embedder(request) -> BidirectionalLM:
     return elmo(request.param)
 
 
-def test_a_run_of_characters_spells_its_words_and_one_of_tokens_does_not():
+def test_a_run_of_characters_reads_characters_and_one_of_tokens_does_not():
     assert isinstance(elmo("characters").tokenizer, CharacterTokenizer)
     assert elmo("tokens").tokenizer.encode(["river bank"]) == [elmo("tokens").tokenizer.tokens_to_ids(["river", "bank"])]
 
@@ -80,7 +82,7 @@ def test_a_word_of_several_tokens_is_their_mean(classifier: TextClassifier):
     torch.testing.assert_close(classifier.embed_word([text], "catmat").vectors, wanted[None], rtol=0, atol=1e-5)
 
 
-def test_words_outside_the_vocabulary_differ_only_if_they_are_spelled():
+def test_words_outside_the_vocabulary_differ_only_by_their_characters():
     texts = ["the dog sat", "the fish sat"]
     tokens, characters = (elmo(inputs) for inputs in ("tokens", "characters"))
     torch.testing.assert_close(tokens.embed(texts[:1]), tokens.embed(texts[1:]))  # both words are unknown
@@ -91,6 +93,17 @@ def test_a_word_must_be_whole(embedder):
     with pytest.raises(ValueError, match=r"text 8, 'the bankers', does not contain the word 'bank'"):
         embedder.embed_word(["the bank", "the bankers"], "bank", first=7)
     assert embedder.embed_word(["the «bank»", "river-bank"], "bank").occurrences == [(0, 5, 9), (1, 6, 10)]
+
+
+def test_a_model_without_a_context_limit_reads_the_whole_of_a_text_longer_than_its_windows(embedder):
+    texts = ["the cat sat on " * 20 + end for end in ("the river bank", "the money bank")]  # windows have 20 tokens
+    assert embedder.max_len == math.inf
+    first, second = embedder.embed(texts)
+    assert (first - second).abs().max() > 1e-4  # also by the last words
+    special = embedder.tokenizer.special
+    words = torch.tensor([[special.bos, *embedder.encode(texts[:1])[0], special.eos]])
+    wanted = normalize(embedder.model.encode(words)[0, -2], dim=0)
+    torch.testing.assert_close(embedder.embed_word(texts, "bank").vectors[0], wanted, rtol=0, atol=1e-5)
 
 
 def test_one_string_instead_of_a_list_is_refused(embedder):

@@ -46,10 +46,10 @@ def masked() -> MaskedBatch:
     return MaskedBatch(tokens().masked_fill(chosen, 4), chosen, tokens())
 
 
-def bounded(spelled: bool) -> BoundedBatch:
-    """Windows between start and end; spelled, a word is its id as a character among padding."""
+def bounded(by_character: bool) -> BoundedBatch:
+    """Windows between start and end; by character, a word is its id as a character among padding."""
     words = torch.cat((torch.full((8, 1), 1), tokens(), torch.full((8, 1), 2)), 1)
-    return BoundedBatch(torch.nn.functional.pad(words[..., None], (1, 1)) if spelled else words, tokens())
+    return BoundedBatch(torch.nn.functional.pad(words[..., None], (1, 1)) if by_character else words, tokens())
 
 
 SMALL = {"vocab": 30, "dim": 32, "depth": 1, "heads": 2, "dropout": 0.0, "attention_dropout": 0.0}

@@ -1,7 +1,7 @@
-"""Words as the ids of their characters, for models that spell their input.
+"""Words as the ids of their characters, for models that read characters.
 
 A word is the bytes of its UTF-8 text between a start and an end, padded to one length, as in the code of Peters et al. 2018.
-Any word has a spelling, so no word is unknown.
+Any word has character ids, so no word is unknown.
 """
 
 from collections.abc import Sequence
@@ -11,56 +11,61 @@ from typing import NamedTuple
 
 from regard.data.text.tokenizer import Tokenizer
 
-__all__ = ["ALPHABET", "CharacterTokenizer", "SpelledTokens", "Spelling", "spell"]
+__all__ = ["ALPHABET", "CharacterIds", "CharacterTokenizer", "SpecialCharacterIds", "to_character_ids"]
 
 BOS, EOS, UNK, START, END, PAD = range(256, 262)  # after the 256 bytes: start and end of a text, of a word
 ALPHABET = 262  # different ids
 
-Spelling = tuple[int, ...]  # the ids of a word's characters
+CharacterIds = tuple[int, ...]  # of one word
 
 
-class SpelledTokens(NamedTuple):
-    """The spellings of the tokens that are not text; the names are those of `SpecialTokens`."""
+class SpecialCharacterIds(NamedTuple):
+    """The character ids of the tokens that are not text; the names are those of `SpecialTokens`."""
 
-    pad: Spelling
-    bos: Spelling  # start of a text
-    eos: Spelling  # end of a text
-    unk: Spelling  # a word that the training text has removed
+    pad: CharacterIds
+    bos: CharacterIds  # start of a text
+    eos: CharacterIds  # end of a text
+    unk: CharacterIds  # a word that the training text has removed
 
 
-def spell(characters: Sequence[int], length: int) -> Spelling:
-    """The ids of a word of these characters, cut and padded to `length` ids."""
+def to_character_ids(characters: Sequence[int], length: int) -> CharacterIds:
+    """A word of these characters between its start and end, cut and padded to `length` ids."""
     inside = characters[: length - 2]
     return (START, *inside, END, *[PAD] * (length - 2 - len(inside)))
 
 
 @dataclass(frozen=True)
 class CharacterTokenizer:
-    """A tokenizer whose tokens are spelled: `length` character ids instead of one id each."""
+    """A tokenizer whose tokens are `length` character ids each, instead of one id."""
 
     words: Tokenizer
     length: int
 
     @cached_property
-    def special(self) -> SpelledTokens:
-        """The spellings of the special tokens."""
-        return SpelledTokens((PAD,) * self.length, *(spell([token], self.length) for token in (BOS, EOS, UNK)))
+    def special(self) -> SpecialCharacterIds:
+        """The character ids of the special tokens."""
+        others = (to_character_ids([token], self.length) for token in (BOS, EOS, UNK))
+        return SpecialCharacterIds((PAD,) * self.length, *others)
 
     @cached_property
-    def table(self) -> list[Spelling]:
-        """The spelling of each token of the vocabulary."""
+    def table(self) -> list[CharacterIds]:
+        """The character ids of each token of the vocabulary."""
         tokens = self.words.ids_to_tokens(range(self.words.vocab))
-        known, spelled = self.words.special, [spell(token.encode(), self.length) for token in tokens]
-        for name in SpelledTokens._fields:
-            spelled[getattr(known, name)] = getattr(self.special, name)
-        return spelled
+        table = [to_character_ids(token.encode(), self.length) for token in tokens]
+        for name in SpecialCharacterIds._fields:
+            table[getattr(self.words.special, name)] = getattr(self.special, name)
+        return table
 
-    def encode(self, lines: Sequence[str]) -> list[list[Spelling]]:
-        """The spelling of each token of each line, also of those outside the vocabulary."""
-        unk, encoded = self.words.special.unk, list[list[Spelling]]()
-        for line, ids, spans in zip(lines, self.words.encode(lines), self.words.offsets(lines), strict=True):
-            outside = (spell(self.words.normalize(line[start:end]).encode(), self.length) for start, end in spans)
-            encoded.append([word if n == unk else self.table[n] for n, word in zip(ids, outside, strict=True)])
+    def encode(self, lines: Sequence[str]) -> list[list[CharacterIds]]:
+        """The character ids of each token of each line, also of those outside the vocabulary."""
+        ids = self.words.encode(lines)
+        encoded = [[self.table[index] for index in line] for line in ids]
+        unknown = [row for row, line in enumerate(ids) if self.words.special.unk in line]
+        for row, spans in zip(unknown, self.words.offsets([lines[row] for row in unknown]), strict=True):
+            for place, (index, (start, end)) in enumerate(zip(ids[row], spans, strict=True)):
+                if index == self.words.special.unk:
+                    text = self.words.normalize(lines[row][start:end])
+                    encoded[row][place] = to_character_ids(text.encode(), self.length)
         return encoded
 
     def offsets(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:

@@ -1,4 +1,4 @@
-"""Skip-gram batches: each word of a text, the words around it, and negative samples; section 2 of https://arxiv.org/abs/1310.4546.
+"""Skip-gram batches: each word of a text, the words around it, and negatives drawn at random; section 2 of https://arxiv.org/abs/1310.4546.
 
 A centre predicts the words up to r positions away, r drawn from 1 … window.  Frequent words are dropped at random first, which
 brings the others closer together.  Windows end with the line.
@@ -31,9 +31,9 @@ __all__ = ["SkipGramBatch", "WordSampler", "all_skipgrams", "count_words", "keep
 SEGMENT = 1000  # consecutive tokens of the text; an epoch shuffles segments
 CENTRES = 8  # of a block
 GROUP = 8  # blocks that share negatives
-SAMPLES = 32  # negatives of a group
+SHARED_NEGATIVES = 32  # of a group
 POWER = 0.75  # of the counts, in the distribution of the negatives
-VALID_SEED = 0  # evaluation draws the same samples every time
+VALID_SEED = 0  # evaluation drops and draws the same words every time
 CHUNK = 1 << 20  # tokens counted at once
 
 Floats = npt.NDArray[np.float64]
@@ -97,6 +97,8 @@ def noise_distribution(counts: Ints) -> Floats:
 def skipgrams(text: Tokens, sampler: WordSampler, tokens: int, seed: int,
               position: DataPosition = DataPosition()) -> BatchStream[SkipGramBatch]:  # fmt: skip
     """Endless batches of about `tokens` tokens of the text from a position on; one without any pair is skipped."""
+    if len(text) < 2:
+        raise ValueError(f"a text of {len(text)} tokens has no pair of words; give a longer text")
     length, last = max(2, min(SEGMENT, tokens, len(text))), position.epoch
     for seeds, starts, after in window_order(len(text), length, length, tokens // length, seed, position):
         if any(_has_pairs(text[start : start + length], sampler) for start in starts):
@@ -107,7 +109,7 @@ def skipgrams(text: Tokens, sampler: WordSampler, tokens: int, seed: int,
 
 
 def all_skipgrams(text: Tokens, sampler: WordSampler, tokens: int) -> Iterator[SkipGramBatch]:
-    """The whole text once, in order, with the same samples every time."""
+    """The whole text once, in order; the same words are dropped and drawn every time."""
     for index, start in enumerate(range(0, len(text), max(2, tokens))):
         length = min(max(2, tokens), len(text) - start)
         batch = _make_batch(text, np.array([start]), length, sampler, [VALID_SEED, index])
@@ -153,6 +155,6 @@ def _make_batch(text: Tokens, starts: Ints, length: int, sampler: WordSampler, s
     padded = np.pad(tokens, (window, fill + window))
     words = np.lib.stride_tricks.sliding_window_view(padded, CENTRES + 2 * window)[::CENTRES].copy()  # (N, K)
     left, right = (np.pad(side, (0, fill)).reshape(-1, CENTRES) for side in (left, right))  # (N, C)
-    draws = rng.random((groups, SAMPLES)) * sampler.noise[-1]  # rounding may leave the last sum beside 1
+    draws = rng.random((groups, SHARED_NEGATIVES)) * sampler.noise[-1]  # rounding may leave the last sum beside 1
     negatives = np.searchsorted(sampler.noise, draws, side="right")  # (G, M)
     return SkipGramBatch(*map(torch.from_numpy, (words, left, right, negatives)))

@@ -41,12 +41,12 @@ class WindowBatch(NamedTuple):
 class BoundedBatch(NamedTuple):
     """Windows from start to end token, between which each token is predicted from those before it, and from those after it."""
 
-    words: Tensor  # (B, T + 2), or (B, T + 2, C) if tokens are spelled: what the model reads
+    words: Tensor  # (B, T + 2), or (B, T + 2, C) as character ids: what the model reads
     labels: Tensor  # (B, T): the tokens to predict
 
     @property
     def tokens(self) -> int:
-        """Tokens to predict, in each direction."""
+        """Tokens to predict, in both directions together."""
         return 2 * self.labels.numel()
 
 

@@ -62,7 +62,7 @@ def test_every_reach_of_a_window_is_equally_likely():
 
 
 def test_negatives_follow_the_counts_to_the_power_of_three_quarters(monkeypatch):
-    monkeypatch.setattr(skipgram, "SAMPLES", 200_000)
+    monkeypatch.setattr(skipgram, "SHARED_NEGATIVES", 200_000)
     counts = np.array([0, 0, 0, 0, 1, 16, 81, 256])
     wanted = np.array([0, 0, 0, 0, 1, 8, 27, 64]) / 100
     assert noise_distribution(counts) == pytest.approx(wanted)
@@ -126,7 +126,7 @@ def test_batches_resume_identically_from_any_position():
             assert all((a == b).all() for a, b in zip(make(), again(), strict=True))
 
 
-def test_evaluation_draws_the_same_samples_every_time():
+def test_evaluation_drops_and_draws_the_same_words_every_time():
     text = make_text(50, 20)
     first, second = (list(all_skipgrams(text, sampler_of(text, sample=0.01), 300)) for _ in range(2))
     assert all((a == b).all() for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
@@ -136,6 +136,13 @@ def test_subsampling_never_empties_a_batch():
     text = np.array([4, 4, 4, EOS] * 40, np.uint16)
     sampler = sampler_of(text, sample=1e-9)
     assert all(make().tokens > 0 for make, _ in islice(skipgrams(text, sampler, 8, 1), 40))
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_a_text_too_short_for_a_pair_is_refused_without_keys_that_word_data_lacks(length):
+    text = np.full(length, FIRST, np.uint16)
+    with pytest.raises(ValueError, match=f"^a text of {length} tokens has no pair of words; give a longer text$"):
+        next(skipgrams(text, sampler_of(make_text(2, 5)), 20, 1))
 
 
 def test_a_text_without_pairs_is_refused():
