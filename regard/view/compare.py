@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["BUCKETS", "Bucket", "Comparison", "compare", "draw", "to_file"]
 
 BUCKETS = (5, 10, 15, 20, 25, 30)  # the largest number of words of each bucket; one more holds all longer sentences
-MIN_SENTENCES = 10  # of the last bucket; a smaller one is joined to the one before
+MIN_SENTENCES = 10  # of the first and the last bucket; a smaller one is joined to the one beside it
 References = tuple[list[str], list[list[str]]]  # sentences, and the reference translations of each
 
 
@@ -108,6 +108,8 @@ def _limits(lengths: Sequence[int]) -> list[tuple[int, int | None]]:
     edges = [0, *BUCKETS]
     while len(edges) > 1 and sum(length > edges[-1] for length in lengths) < MIN_SENTENCES:
         edges.pop()
+    while len(edges) > 1 and sum(0 < length <= edges[1] for length in lengths) < MIN_SENTENCES:
+        edges.pop(1)
     limits: list[tuple[int, int | None]] = [
         (low + 1, high) for low, high in zip(edges, [*edges[1:], None], strict=True)
     ]  # an empty source has no words and is in no bucket

@@ -100,6 +100,11 @@ def test_a_small_last_bucket_is_joined_to_the_one_before():
     assert _limits([0, 0]) == _limits([]) == []
 
 
+def test_a_small_first_bucket_is_joined_to_the_one_after():
+    assert _limits([3] * (MIN_SENTENCES - 1) + [8] * 20 + [13] * 20) == [(1, 10), (11, None)]
+    assert _limits([3] * MIN_SENTENCES + [8] * 20 + [13] * 20) == [(1, 5), (6, 10), (11, None)]
+
+
 def test_a_bucket_without_sentences_is_left_out():
     assert _limits([3] * 20 + [33] * 20) == [(1, 5), (31, None)]
 
