@@ -51,7 +51,7 @@ def test_the_commands_run_as_pasted(regard, tmp_path, monkeypatch, minilm):
              "multi30k-seq2seq": ["data.vocab=300", "model.dim=16", "model.hidden=16"],
              "multi30k-bahdanau": ["data.vocab=300", "model.dim=16", "model.hidden=16", "model.readout=16"],
              "wikitext-word2vec": ["model.dim=16"],
-             "wikitext-elmo": ["data.vocab=300", "model.dim=16", "model.cells=8", "train.batch_tokens=256"],
+             "wikitext-elmo": ["data.vocab=300", "model.dim=16", "model.cells=8", "model.filters=[4]", "model.characters=8"],
              "mnist-image-gpt": ["model.dim=16", "model.depth=1", "model.heads=2", "model.image=8"]}  # fmt: skip
     verbs = set()
     for words in commands():
