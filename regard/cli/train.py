@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.io import open_run, show_progress
-from regard.cli.options import Beam, Changes, Device, DrawingFile, Json, LengthPenalty, Out, Precision, Recipe, RunPath, Split
+from regard.cli.options import Beam, Changes, Device, Json, LengthPenalty, Out, Precision, Recipe, RunPath, Split
 
 if TYPE_CHECKING:
     from regard.run_folder import RunFolder
@@ -133,7 +133,8 @@ def compare(
     runs: Annotated[list[str], typer.Argument(help="Run folders of translation models.", show_default=False)],
     on: Split = "valid",
     by: Annotated[str | None, typer.Option(help="length: score short and long sentences apart.", show_default=False)] = None,
-    out: DrawingFile = None, beam: Beam = None, length_penalty: LengthPenalty = None, device: Device = "auto",
+    out: Annotated[Path | None, typer.Option(help="Also draw it: .png, .svg, .pdf or .json.", show_default=False)] = None,
+    beam: Beam = None, length_penalty: LengthPenalty = None, device: Device = "auto",
     json_: Json = False,
 ) -> None:  # fmt: skip
     """Compare translation models on the same test data, side by side.

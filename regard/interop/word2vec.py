@@ -22,7 +22,7 @@ def export_vectors(folder: Path, to: Path) -> None:
         raise ValueError(f"no folder {to.parent}; make it, or choose another file")
     vectors = load(folder, "cpu") if family == "word2vec" else None
     if not isinstance(vectors, WordVectors):
-        raise ValueError(f"{folder} is of family {family}, which has no word vectors to export; try --to hf")
+        raise ValueError(f"{folder} is of family {family}, which has no word vectors; --to word2vec is for word2vec")
     rows = vectors.vectors.tolist()
     lines = (" ".join((word, *(f"{x:.9g}" for x in row))) for word, row in zip(vectors.words, rows, strict=True))
     header = f"{len(rows)} {vectors.vectors.shape[1]}"

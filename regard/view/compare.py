@@ -77,7 +77,12 @@ def compare(names: Sequence[str], load: Callable[[str], Translator], split: str,
         return Bucket(low, high, len(rows), [of_run[metric] for of_run in found], [of_run["chrF"] for of_run in found])
 
     signature = {s.name: s.signature for s in translation_scores(answers[0], references, tokenized)}[metric]
-    buckets = [score(low, high) for low, high in _limits(lengths)] if by_length else []
+    limits = _limits(lengths) if by_length else []
+    if by_length and len(limits) < 2:
+        options.report(
+            f"{len(lengths):,} sentences are too few, or too much of one length, to be split by length; shown as a whole"
+        )
+    buckets = [score(low, high) for low, high in limits] if len(limits) > 1 else []
     return Comparison(title, list(names), metric, signature, score(0, None), buckets)
 
 
@@ -90,12 +95,12 @@ def _require_same_data(names: Sequence[str], load: Callable[[str], Translator], 
         if len(parts := source_names(data)) > 1:
             raise ValueError(f"{name} was trained on a mixture of {len(parts)} sets; compare wants runs of one data set")
         found, tokens = read_references(data, split, parts[0], limit), data.text == "tok"
-        if common is not None and found != common:
-            raise ValueError(f"{name} and {names[0]} have different test data for {split!r}; compare runs of the same data set "
-                             f"and text, or give a file: --on FILE")  # fmt: skip
         if common is not None and tokens != tokenized:
             tok, raw = (name, names[0]) if tokens else (names[0], name)
             raise ValueError(f"{tok} translates tokenized text, {raw} does not; compare runs with the same data.text")
+        if common is not None and found != common:
+            raise ValueError(f"{name} and {names[0]} have different test data for {split!r}; compare runs of the same data set "
+                             f"and text, or give a file: --on FILE")  # fmt: skip
         common, tokenized, title = found, tokens, find_split(data, split, parts[0]).name
         sets.append(parts[0])
     if common is None:
