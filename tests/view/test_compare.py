@@ -121,6 +121,13 @@ def test_counts_add_up_and_the_longest_sentences_are_included(tmp_path):
     assert sum(counted.values()) == found.whole.sentences == len(lengths)
 
 
+def test_too_few_sentences_to_split_are_shown_as_a_whole_and_reported(tmp_path):
+    file, notes = write_pairs(tmp_path / "x.tsv", [3, 8, 13]), list[str]()
+    found = compare(["perfect"], translators(file), "valid", ScoreOptions(report=notes.append), by_length=True)
+    assert (found.buckets, found.whole.sentences) == ([], 3)
+    assert notes == ["3 sentences are too few, or too much of one length, to be split by length; shown as a whole"]
+
+
 # Scores
 
 
