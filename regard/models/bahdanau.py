@@ -60,7 +60,7 @@ class BahdanauConfig:
 
 
 SIZES = {  # base is the paper's; tiny is for small data and has the parameters of transformer-tiny
-    "tiny": BahdanauConfig(vocab=37_000, dim=128, hidden=224, align=128, readout=128, dropout=0.3, tied=True),
+    "tiny": BahdanauConfig(dim=128, hidden=224, align=128, readout=128, dropout=0.3, tied=True),
     "base": BahdanauConfig(),
 }  # fmt: skip
 

@@ -47,7 +47,7 @@ class Seq2SeqConfig:
 
 
 SIZES = {  # base is the paper's; tiny is for small data and has the parameters of transformer-tiny
-    "tiny": Seq2SeqConfig(vocab=37_000, dim=128, hidden=208, depth=2, dropout=0.2, tied=True), "base": Seq2SeqConfig(),
+    "tiny": Seq2SeqConfig(dim=128, hidden=208, depth=2, dropout=0.2, tied=True), "base": Seq2SeqConfig(),
 }  # fmt: skip
 
 
