@@ -190,7 +190,7 @@ def test_a_forward_state_depends_on_the_words_before_and_a_backward_state_on_tho
 # Sizes
 
 
-# As the authors list their released models; the formula below is counted by hand.
+# https://allennlp.org/elmo lists the released models.
 @pytest.mark.parametrize(("size", "millions"), [("base", 93.6), ("medium", 28.0), ("small", 13.6)])
 def test_a_size_has_the_parameters_of_the_released_model(size, millions):
     """The released models have one bias for each gate, where torch has two, and no output layer."""
