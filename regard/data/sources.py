@@ -22,7 +22,7 @@ __all__ = ["SHA256", "SOURCES", "Source", "locate", "prefix_of", "require_one_so
 
 
 class Source(NamedTuple):
-    """A public data set: sentence pairs, one plain text, labelled texts, labelled images, or rated word pairs."""
+    """A public data set: sentence pairs, one plain text, labelled texts, labelled or captioned images, or rated word pairs."""
 
     pairs: tuple[str, ...]  # language pairs, source first; only for kind "pairs"
     splits: tuple[str, ...]
@@ -31,7 +31,7 @@ class Source(NamedTuple):
     files: Mapping[str, str]  # version of the text → file name, with {split} and {lang} to fill in
     url: Mapping[str, str]  # version of the text → public address of the same bytes, if any
     several: bool = False  # a sentence may have several reference translations, on lines of their own
-    kind: Literal["pairs", "text", "labels", "images", "ratings"] = "pairs"
+    kind: Literal["pairs", "text", "labels", "images", "captions", "ratings"] = "pairs"
     prefix: str = "translate {} to {}: "  # T5's task prefix
     labels: tuple[str, ...] = ()  # class names by id
     unknown: str = ""  # replaces removed words in the text
@@ -81,6 +81,9 @@ SOURCES: dict[str, Source] = {
     "flowers5": _images("CC BY 2.0 (photographers of Flickr, chosen by TensorFlow)", 96, 0, "daisy", "dandelion", "roses",
                         "sunflowers", "tulips"),
     "ants-bees": _images("none stated; images of ImageNet, for research", 96, 43, "ants", "bees"),
+    "flickr8k": Source((), _THREE, "valid", "free for non-commercial research and education; the photos belong to their authors",
+                       {"raw": "{split}_images.zip", "captions": "{split}_captions.tsv.gz"}, {}, kind="captions", prefix="",
+                       side=128),
     "wordsim": Source((), ("wordsim353", "wordsim353-similarity", "wordsim353-relatedness", "simlex999", "men3000", "rg65"),
                       "wordsim353", "free for research (WordSim-353: CC BY 4.0; MEN: CC BY 2.0)", {"raw": "{split}.tsv"}, {},
                       kind="ratings", prefix=""),

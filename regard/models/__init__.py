@@ -11,6 +11,7 @@ from regard.config import Family, build, nearest
 from regard.models import (
     bahdanau,
     bert,
+    captioner,
     elmo,
     gpt,
     image_gpt,
@@ -38,6 +39,7 @@ FAMILIES: dict[str, Family] = {
     "t5": Family(t5.T5Config, t5.SIZES, t5.T5, "encoder-decoder"),
     "elmo": Family(elmo.ELMoConfig, elmo.SIZES, elmo.ELMo, "bidirectional-lm"),
     "resnet": Family(resnet.ResNetConfig, resnet.SIZES, resnet.ResNet, "image-encoder"),
+    "captioner": Family(captioner.CaptionerConfig, captioner.SIZES, captioner.Captioner, "captioner"),
     "lrnet": Family(lrnet.LRNetConfig, lrnet.SIZES, lrnet.LRNet, "image-encoder"),
     "image-gpt": Family(image_gpt.ImageGPTConfig, image_gpt.SIZES, image_gpt.ImageGPT, "image-decoder"),
     "vit": Family(vit.ViTConfig, vit.SIZES, vit.ViT, "image-encoder"),
