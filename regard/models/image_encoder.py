@@ -8,7 +8,7 @@ Shapes: B images, C channels, S = Y · X tokens, and a class token before them i
 import dataclasses
 from collections.abc import Mapping
 from functools import singledispatch
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from regard.config import Family, build, nearest
 from regard.layers.shapes import to_tokens
 from regard.models import lrnet, mvit, resnet, swin, vit
 
-__all__ = ["ENCODERS", "ImageEncoder", "encoder_table"]
+__all__ = ["ENCODERS", "CaptionFeatures", "ImageEncoder", "encoder_table"]
 
 KIND = "image-encoder"
 ENCODERS: dict[str, Family] = {
@@ -42,13 +42,21 @@ def encoder_table(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"family": name, **dataclasses.asdict(build("encoder", family.config, given, dataclasses.asdict(base)))}
 
 
+class CaptionFeatures(NamedTuple):
+    """What a caption model computes of images and the captions so far, with teacher forcing: R captions of T tokens."""
+
+    features: Tensor  # (R, T, D): input of the output layer
+    weights: Tensor | None = None  # (R, T, S): attention to each token of the image, if training looks at it
+    log_prob: Tensor | None = None  # (R, T): of the place sampled by hard attention
+
+
 class ImageEncoder(nn.Module):
     """An image model without its head; `width` is that of a token, `extra` the number of tokens before the grid."""
 
     def __init__(self, table: Mapping[str, Any]):
         super().__init__()
         family, values = table["family"], {key: value for key, value in table.items() if key != "family"}
-        self.config = build("encoder", ENCODERS[family].config, values)
+        self.config: Any = build("encoder", ENCODERS[family].config, values)
         self.net: nn.Module = ENCODERS[family].build(self.config)
         self.width: int = cast(nn.Linear, self.net.classifier).in_features
         self.net.classifier = nn.Identity()
