@@ -99,7 +99,7 @@ def cost(
     regard cost vit-base swin-tiny resnet-50 --image 224
     """
     from regard.config import parse_value
-    from regard.models import preset, read_config
+    from regard.models import FAMILIES, preset, read_config
     from regard.view.cost import changed, image_cost
     from regard.view.cost import cost as count
 
@@ -108,16 +108,17 @@ def cost(
     changes = [word for word in models if "=" in word and not Path(word).exists()]
     pairs = (word.removeprefix("model.").partition("=") for word in changes)
     values = {key: parse_value(text) for key, _, text in pairs}
-    text_costs, image_costs = {}, {}
+    text_costs, image_costs, captions = {}, {}, {}
     for name in (word for word in models if word not in changes):
         family, config = read_config(Path(name)) if Path(name).is_dir() else preset(name)
-        if hasattr(config, "image"):
+        if hasattr(config, "image") and FAMILIES[family].kind != "captioner":
             config = changed(name, family, config, values if image is None else values | {"image": image})
             image_costs[name] = image_cost(family, config)
             if advice := getattr(config, "advice", ""):
                 print(f"regard: {name}: {advice}", file=sys.stderr)
         else:
             text_costs[name] = count(family, changed(name, family, config, values), source, target)
+            captions[name] = f"one image and a caption of {target} tokens" if FAMILIES[family].kind == "captioner" else ""
     if not text_costs and not image_costs:
         raise ValueError(f"{' '.join(changes)} changes no model; name one before it, such as vit-base")
     if image is not None and not image_costs:
@@ -127,7 +128,7 @@ def cost(
         print(json.dumps(text_parts | {name: _to_dict(counted) for name, counted in image_costs.items()}))
         return
     for name, parts in text_costs.items():
-        _print_parts(" ".join((name, *changes)), parts, _lengths(parts, source, target))
+        _print_parts(" ".join((name, *changes)), parts, captions[name] or _lengths(parts, source, target))
     if image_costs:
         _print_image_costs(image_costs, changes)
 

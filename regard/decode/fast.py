@@ -25,6 +25,7 @@ from regard.layers.linear import REDUCE_RANGE, Int8Linear
 from regard.layers.mlp import MLP, GatedMLP
 from regard.layers.norm import PostNorm, PreNorm, ResPostNorm
 from regard.layers.shapes import join_rows, split_rows, stack_rows
+from regard.models.caption_transformer import CaptionTransformer
 from regard.models.gpt import GPT
 from regard.models.image_gpt import ImageGPT
 from regard.models.t5 import T5
@@ -224,10 +225,10 @@ class DecoderState(NamedTuple):
 
 @dataclass
 class CachedDecoder:
-    """The `Decoder` of a Transformer, T5 or GPT.  A step calls no modules, so no hooks; `watch` receives attention weights."""
+    """The `Decoder` of a stack of blocks.  A step calls no modules, so no hooks; `watch` receives attention weights."""
 
     functions: DecoderFunctions
-    start: Callable[[Tensor], DecoderState]  # reads the source or prompt (B, S)
+    start: Callable[[Tensor], DecoderState]  # reads the source or prompt (B, S), or the images
 
     def step(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """The last token (R,) and the state before it → logits (R, V) of the next one and the state after it."""
@@ -261,6 +262,13 @@ def _(model: Transformer) -> Decoder:
     return CachedDecoder(functions, partial(_read_source, model))
 
 
+@decoder.register(CaptionTransformer)
+def _(model: CaptionTransformer) -> Decoder:
+    blocks = tuple(step_function(block) for block in model.decoder)
+    norm, output = step_function(model.decoder_norm), step_function(model.output)
+    return CachedDecoder(DecoderFunctions(step_function(model.embed), blocks, norm, output), partial(_read_image, model))
+
+
 @decoder.register(T5)
 def _(model: T5) -> Decoder:
     blocks = tuple(step_function(block) for block in model.decoder)
@@ -289,6 +297,13 @@ def _read_source(model: Transformer | T5, source: Tensor) -> DecoderState:
     cache = BeamCache(tuple(Cache() for _ in model.decoder), len(source))
     needed = None if mask.all() else mask  # a step without a mask is faster
     return DecoderState(cache, projected, needed, source.new_empty(0))
+
+
+def _read_image(model: CaptionTransformer, image: Tensor) -> DecoderState:
+    """Encode images (B, C, height, width) and project each for each block's cross-attention, once."""
+    memory = model.encode(image)
+    projected = tuple(block.cross.keys_values(memory) for block in model.decoder)
+    return DecoderState(BeamCache(tuple(Cache() for _ in model.decoder), len(image)), projected)
 
 
 def _prefill(model: GPT, prompt: Tensor) -> DecoderState:

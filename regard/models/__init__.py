@@ -11,6 +11,7 @@ from regard.config import Family, build, nearest
 from regard.models import (
     bahdanau,
     bert,
+    caption_transformer,
     captioner,
     elmo,
     gpt,
@@ -45,6 +46,12 @@ FAMILIES: dict[str, Family] = {
     "vit": Family(vit.ViTConfig, vit.SIZES, vit.ViT, "image-encoder"),
     "swin": Family(swin.SwinConfig, swin.SIZES, swin.Swin, "image-encoder"),
     "mvit": Family(mvit.MViTConfig, mvit.SIZES, mvit.MViT, "image-encoder"),
+    "caption-transformer": Family(
+        caption_transformer.CaptionTransformerConfig,
+        caption_transformer.SIZES,
+        caption_transformer.CaptionTransformer,
+        "captioner",
+    ),
 }
 
 

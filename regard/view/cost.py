@@ -14,8 +14,10 @@ from regard.layers.tap import watch
 from regard.models import FAMILIES
 from regard.models.bahdanau import Bahdanau
 from regard.models.bert import BERT
+from regard.models.caption_transformer import CaptionTransformer
 from regard.models.elmo import ELMo
 from regard.models.gpt import GPT
+from regard.models.image_encoder import CaptionFeatures
 from regard.models.seq2seq import Seq2Seq
 from regard.models.t5 import T5
 from regard.models.transformer import Transformer
@@ -58,13 +60,16 @@ def cost(family: str, config: Any, source: int, target: int) -> list[Part]:
     """Count a model part by part; the last part is the whole.
 
     An encoder-decoder is counted for a source and a target of these lengths in tokens, a model of one text for `source`
-    tokens, an image model for one image.  The model runs on torch's meta device, and torch counts the matrix products.
+    tokens, an image model for one image, a caption model for one image and a caption of `target` tokens.  The model runs on
+    torch's meta device, and torch counts the matrix products.
     """
-    if hasattr(config, "image"):
+    captions = FAMILIES[family].kind == "captioner"
+    if hasattr(config, "image") and not captions:
         return image_cost(family, config).parts
     with torch.device("meta"):
         model = FAMILIES[family].build(config).eval().requires_grad_(False)
         sources, targets = (torch.ones(1, length, dtype=torch.long) for length in (source, target))
+        sources = torch.empty(1, config.channels, config.image, config.image) if captions else sources
     with torch.no_grad(), torch.device("meta"):  # a table of positions may grow on the way
         if isinstance(model, ELMo):
             return _with_total(_count_called(model, torch.ones(1, source, *model.word_shape, dtype=torch.long)))
@@ -111,9 +116,11 @@ def _with_total(parts: list[Part]) -> list[Part]:
     return [*parts, _part("all", parameters, flops, scores)]
 
 
-def _count_encoder_decoder(model: Transformer | T5 | Seq2Seq | Bahdanau, source: Tensor, target: Tensor) -> list[Part]:
+def _count_encoder_decoder(model: Transformer | T5 | Seq2Seq | Bahdanau | CaptionTransformer, source: Tensor,
+                           target: Tensor) -> list[Part]:  # fmt: skip
     whole, encoder = _flops(lambda: model(source, target)), _flops(lambda: model.encode(source))
-    features = model.features(source, target)
+    found = model.features(source, target)
+    features = found.features if isinstance(found, CaptionFeatures) else found
     out = _flops(lambda: model.output(features))
     encoding = _sizes(*(part for name, part in model.named_children() if name.startswith("encoder")))
     decoding = _sizes(*(part for name, part in model.named_children() if name.startswith("decoder")))
