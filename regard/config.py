@@ -48,14 +48,14 @@ Config = TypeVar("Config")
 Tables = dict[str, Any]  # what a TOML file holds
 
 
-def require_min(low: float, **values: float) -> None:
+def require_min(low: float, /, **values: float) -> None:
     """Refuse values below `low`, by their names."""
     for key, value in values.items():
         if not value >= low:  # NaN is refused too
             raise ValueError(f"{key} is {value}; use {low} or more")
 
 
-def require_max(high: float, **values: float) -> None:
+def require_max(high: float, /, **values: float) -> None:
     """Refuse values above `high`, by their names."""
     for key, value in values.items():
         if not value <= high:
