@@ -11,6 +11,7 @@ from regard.config import Family, build, nearest
 from regard.models import (
     bahdanau,
     bert,
+    conformer,
     elmo,
     gpt,
     image_gpt,
@@ -43,6 +44,7 @@ FAMILIES: dict[str, Family] = {
     "vit": Family(vit.ViTConfig, vit.SIZES, vit.ViT, "image-encoder"),
     "swin": Family(swin.SwinConfig, swin.SIZES, swin.Swin, "image-encoder"),
     "mvit": Family(mvit.MViTConfig, mvit.SIZES, mvit.MViT, "image-encoder"),
+    "conformer": Family(conformer.ConformerConfig, conformer.SIZES, conformer.Conformer, "speech"),
 }
 
 
