@@ -81,6 +81,15 @@ def check_model(config: Any, zero: tuple[str, ...] = (), weights: tuple[str, ...
         value = {field.name: getattr(config, field.name)}
         if field.type is int or field.name in weights:
             require_min(0 if field.name in (*zero, *weights) else 1, **value)
+def check_model(config: Any, zero: tuple[str, ...] = (), one: tuple[str, ...] = ()) -> None:
+    """Refuse sizes of a model below 1, or below 0 for keys in `zero`, and rates outside [0, 1); those in `one` may be 1."""
+    for field in dataclasses.fields(config):
+        value = {field.name: getattr(config, field.name)}
+        if field.type is int:
+            require_min(0 if field.name in zero else 1, **value)
+        elif field.name in one:
+            require_min(0, **value)
+            require_max(1, **value)
         elif field.type is float:
             require_fraction(**value)
 

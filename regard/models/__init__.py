@@ -13,6 +13,7 @@ from regard.models import (
     bert,
     caption_transformer,
     captioner,
+    conformer,
     elmo,
     gpt,
     image_gpt,
@@ -52,6 +53,7 @@ FAMILIES: dict[str, Family] = {
         caption_transformer.CaptionTransformer,
         "captioner",
     ),
+    "conformer": Family(conformer.ConformerConfig, conformer.SIZES, conformer.Conformer, "speech"),
 }
 
 
