@@ -6,6 +6,7 @@ of models and of data are defined with their models and data; this file gets the
 
 import dataclasses
 import difflib
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -75,21 +76,18 @@ def require_divisible(dim: int, heads: int) -> None:
         raise ValueError(f"width {dim} does not split into {heads} heads; use a multiple of {heads}")
 
 
-def check_model(config: Any, zero: tuple[str, ...] = (), weights: tuple[str, ...] = ()) -> None:
-    """Refuse sizes of a model below 1, or below 0 for keys in `zero`; `weights` below 0; and rates outside [0, 1)."""
-    for field in dataclasses.fields(config):
-        value = {field.name: getattr(config, field.name)}
-        if field.type is int or field.name in weights:
-            require_min(0 if field.name in (*zero, *weights) else 1, **value)
-def check_model(config: Any, zero: tuple[str, ...] = (), one: tuple[str, ...] = ()) -> None:
-    """Refuse sizes of a model below 1, or below 0 for keys in `zero`, and rates outside [0, 1); those in `one` may be 1."""
+def check_model(config: Any, zero: tuple[str, ...] = (), one: tuple[str, ...] = (), weights: tuple[str, ...] = ()) -> None:
+    """Refuse sizes of a model below 1, or below 0 for keys in `zero`, and rates outside [0, 1); those in `one` may be 1.
+
+    Keys in `weights` are weights of a loss, 0 or more.
+    """
     for field in dataclasses.fields(config):
         value = {field.name: getattr(config, field.name)}
         if field.type is int:
             require_min(0 if field.name in zero else 1, **value)
-        elif field.name in one:
+        elif field.name in (*one, *weights):
             require_min(0, **value)
-            require_max(1, **value)
+            require_max(1 if field.name in one else math.inf, **value)
         elif field.type is float:
             require_fraction(**value)
 

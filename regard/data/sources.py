@@ -22,8 +22,7 @@ __all__ = ["SHA256", "SOURCES", "Source", "locate", "prefix_of", "require_one_so
 
 
 class Source(NamedTuple):
-    """A public data set: sentence pairs, one plain text, labelled texts, labelled or captioned images, or rated word pairs."""
-    """A public data set: sentence pairs, one plain text, labelled texts, labelled images, rated word pairs, or speech."""
+    """A public data set: pairs of sentences, one plain text, labelled texts, labelled or captioned images, rated words, speech."""
 
     pairs: tuple[str, ...]  # language pairs, source first; only for kind "pairs"
     splits: tuple[str, ...]
@@ -32,8 +31,7 @@ class Source(NamedTuple):
     files: Mapping[str, str]  # version of the text → file name, with {split} and {lang} to fill in
     url: Mapping[str, str]  # version of the text → public address of the same bytes, if any
     several: bool = False  # a sentence may have several reference translations, on lines of their own
-    kind: Literal["pairs", "text", "labels", "images", "captions", "ratings"] = "pairs"
-    kind: Literal["pairs", "text", "labels", "images", "ratings", "speech"] = "pairs"
+    kind: Literal["pairs", "text", "labels", "images", "captions", "ratings", "speech"] = "pairs"
     prefix: str = "translate {} to {}: "  # T5's task prefix
     labels: tuple[str, ...] = ()  # class names by id
     unknown: str = ""  # replaces removed words in the text
