@@ -22,7 +22,7 @@ __all__ = ["SHA256", "SOURCES", "Source", "locate", "prefix_of", "require_one_so
 
 
 class Source(NamedTuple):
-    """A public data set: pairs of sentences, one plain text, labelled texts, labelled or captioned images, rated words, speech."""
+    """A public data set: pairs of sentences, a plain text, labelled texts, labelled or captioned images, rated words, speech."""
 
     pairs: tuple[str, ...]  # language pairs, source first; only for kind "pairs"
     splits: tuple[str, ...]

@@ -68,7 +68,7 @@ class CaptionerConfig:
         return int(self.encoder["channels"])
 
 
-SMALL_RESNET = {"family": "resnet", "image": 112, "dim": 64, "dims": [64, 128, 256], "depths": [2, 2, 2], "block": "basic"}
+SMALL_RESNET = {"family": "resnet", "image": 112, "dim": 48, "dims": [48, 96, 192], "depths": [2, 2, 2], "block": "basic"}
 
 SIZES = {  # base is about the paper's; tiny is for small data
     "tiny": CaptionerConfig(encoder=SMALL_RESNET, dim=256, hidden=256, align=64, penalty=0.1, tied=True),
