@@ -107,3 +107,17 @@ def text_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fit(read_run("t5-multitask", (*shape, *pairs, "data.pair=", "data.prefixed=false")), home / "t5")
     fit(read_run("wikitext-t5", (*shape, *text)), home / "spans")
     return home
+
+
+@pytest.fixture(scope="session")
+def tone_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A speech run that has learned to transcribe tones."""
+    from tone_speech import CHANGES, write_tones
+
+    from regard.tasks import read_run
+    from regard.train.loop import fit
+
+    home = tmp_path_factory.mktemp("speech")
+    few = ("data.join=2", "train.steps=260", "train.eval_every=260", "train.save_every=260")
+    fit(read_run("speech", (*CHANGES, *few, f"data.train={write_tones(home)}")), home / "run")
+    return home / "run"

@@ -1,8 +1,10 @@
-"""A tiny run of each task that reads text, with its data."""
+"""A tiny run of each task that reads text or transcripts, with its data."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 from regard.config import Run
 from regard.tasks import make_run
@@ -16,6 +18,8 @@ BERT_SHAPE = {"family": "bert", "dim": 16, "depth": 1, "heads": 2, "max_len": 24
 T5_SHAPE = {"family": "t5", "dim": 16, "depth": 1, "heads": 2, "head_dim": 8, "mlp_dim": 32}
 WORD2VEC_SHAPE = {"family": "word2vec", "dim": 8, "sample": 0.05}
 ELMO_SHAPE = {"family": "elmo", "size": "mini", "dim": 16, "cells": 8, "filters": [4, 4], "output_vocab": 12}
+CONFORMER_SHAPE = {"family": "conformer", "size": "tiny", "dim": 16, "depth": 1, "heads": 2, "kernel": 5, "subsample": 2,
+                   "decoder_depth": 1, "ctc_weight": 0.3}  # fmt: skip
 SHAPES = {
     "language_model": (GPT_SHAPE, "characters", "txt"),
     "masked_lm": (BERT_SHAPE, "wordpiece", "txt"),
@@ -23,14 +27,15 @@ SHAPES = {
     "span_corruption": (T5_SHAPE, "bpe", "txt"),
     "text_classification": (BERT_SHAPE, "wordpiece", "tsv"),
     "translation": (T5_SHAPE, "bpe", "tsv"),
+    "speech": (CONFORMER_SHAPE, "characters", "speech.tsv"),
     "word_vectors": (WORD2VEC_SHAPE, "words", "txt"),
 }
-LACKS = {"word_vectors": {"tokenizer", "max_len", "label_smoothing"}}  # keys that a task does not take
+LACKS = {"speech": {"max_len"}, "word_vectors": {"tokenizer", "max_len", "label_smoothing"}}  # keys that a task does not take
 EVERY_TASK = pytest.mark.parametrize("task", list(SHAPES))
 
 
 def write_data(folder: Path) -> None:
-    """Write a small text and small labelled texts to a folder."""
+    """Write a small text, small labelled texts and a few sounds with transcripts to a folder."""
     for split, count in (("train", 80), ("valid", 20)):
         lines = [" ".join(WORDS[(i * k) % len(WORDS)] for k in range(1, 9)) for i in range(count)]
         (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
@@ -39,6 +44,11 @@ def write_data(folder: Path) -> None:
             for i in range(count)
             for words, label in ((GOOD, "for"), (BAD, "against"))
         ]
+        for i in range(8):
+            sound = 0.1 * np.sin(np.arange(3200 + 160 * i) * (0.1 + 0.05 * i))
+            soundfile.write(folder / f"{split}{i}.wav", sound, 16_000)
+        lines = [f"{split}{i}.wav\t{word}\n" for i, word in enumerate(WORDS[:8])]
+        (folder / f"{split}.speech.tsv").write_text("".join(lines))
         (folder / f"{split}.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in rows))
 
 

@@ -41,6 +41,7 @@ KINDS = ("speech",)
 PIECE = 20.0  # seconds; longer sound is cut
 LONGEST = 60.0  # seconds of a piece: attention's memory grows with the square
 BATCH_SECONDS = 60.0  # of sound decoded at once, padding included
+SILENCE = 1e-4  # largest sample of a piece that is not searched: normalising would amplify its rounding errors
 PAUSE = 0.4  # seconds between two words from which neither reaches the middle
 SAMPLED = 3  # validation utterances transcribed at every evaluation
 
@@ -132,15 +133,22 @@ class Transcriber:
         pieces = (part for sound in sounds for part in cut_pieces(self._blocks(sound, seconds), data.rate, seconds))
         done, parts = 0.0, list[Transcript]()
         for batch in _in_batches(pieces, decode.batch_size, round(BATCH_SECONDS * data.rate)):
-            frames, lengths = to_model_input([part.samples for part in batch], data)
-            found = self.search(frames, lengths, width, decode.length_penalty, timestamps)
-            for part, recognized in zip(batch, found, strict=True):
-                parts.append(self._transcript(part, recognized))
+            loud = [float(part.samples.abs().max()) > SILENCE for part in batch]
+            spoken = [part.samples for part, heard in zip(batch, loud, strict=True) if heard]
+            found = iter(self._search_samples(spoken, width, timestamps))
+            for part, heard in zip(batch, loud, strict=True):
+                parts.append(self._transcript(part, next(found)) if heard else Transcript(""))
                 done += len(part.samples) / data.rate
                 if part.last:
                     yield _join(parts)
                     parts = []
             progress(round(done))
+
+    def _search_samples(self, sounds: Sequence[Tensor], beam: int, log_probs: bool) -> list[Recognized]:
+        """Samples (N,) of several utterances → the best tokens of each."""
+        if not sounds:
+            return []
+        return self.search(*to_model_input(sounds, self.run.data), beam, self.run.decode.length_penalty, log_probs)
 
     @torch.inference_mode()
     def search(self, frames: Tensor, lengths: Tensor, beam: int, penalty: float = 1.0, log_probs: bool = False,

@@ -1,4 +1,4 @@
-"""Every task that reads text trains, scores, resumes to the same bits, and refuses data it cannot learn from."""
+"""Every task that reads text or transcripts trains, scores, resumes to the same bits, and refuses data it cannot learn from."""
 
 import io
 import json
@@ -49,6 +49,7 @@ def test_a_trained_run_opens_answers_and_has_a_card(task, tmp_path):
         "masked_lm": lambda: opened.fill("the [MASK] sat").text,
         "bidirectional_lm": lambda: opened.embed_word(["the cat sat", "a cat"], "cat"),
         "span_corruption": lambda: opened.translate(["the cat <extra_id_0> mat"])[0].text,
+        "speech": lambda: opened.transcribe([tmp_path / "valid0.wav"], beam=2)[0].text,
         "text_classification": lambda: opened.classify(["a good film"])[0][0].text,
         "translation": lambda: opened.translate(["a good film"])[0].text,
         "word_vectors": lambda: opened.neighbors("cat", top=1)[0].word,
@@ -58,6 +59,7 @@ def test_a_trained_run_opens_answers_and_has_a_card(task, tmp_path):
         "masked_lm": lambda: answer.startswith("the ") and answer.endswith(" sat") and "MASK" not in answer,
         "bidirectional_lm": lambda: answer.vectors.shape == (2, 16) and answer.occurrences == [(0, 4, 7), (1, 2, 5)],
         "span_corruption": lambda: len(opened.tokenizer.encode([answer])[0]) <= opened.max_answer(5),
+        "speech": lambda: set(answer) <= set(" ".join(WORDS)),
         "text_classification": lambda: answer in ("for", "against"),
         "translation": lambda: len(opened.tokenizer.encode([answer])[0]) <= opened.max_answer(3),
         "word_vectors": lambda: answer in WORDS and answer != "cat",
