@@ -173,9 +173,13 @@ class Captioner(nn.Module):
         if c.attention == "hard":
             self.register_buffer("baseline", torch.zeros(()))  # mean log-likelihood of past captions, for REINFORCE
 
+    def encode(self, image: Tensor) -> Tensor:
+        """The places of each image: (B, C, height, width) → (B, S, D)."""
+        return self.encoder(image)
+
     def start(self, image: Tensor) -> CaptionerState:
         """Read images (B, C, height, width) → the state before the first word."""
-        places = self.dropout(self.encoder(image))  # (B, S, D)
+        places = self.dropout(self.encode(image))  # (B, S, D)
         return CaptionerState(*self.decoder.start(places), self.decoder.cross.keys_values(places))
 
     def step(self, token: Tensor, state: CaptionerState) -> tuple[Tensor, CaptionerState]:
