@@ -6,6 +6,7 @@ of models and of data are defined with their models and data; this file gets the
 
 import dataclasses
 import difflib
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -48,14 +49,14 @@ Config = TypeVar("Config")
 Tables = dict[str, Any]  # what a TOML file holds
 
 
-def require_min(low: float, **values: float) -> None:
+def require_min(low: float, /, **values: float) -> None:
     """Refuse values below `low`, by their names."""
     for key, value in values.items():
         if not value >= low:  # NaN is refused too
             raise ValueError(f"{key} is {value}; use {low} or more")
 
 
-def require_max(high: float, **values: float) -> None:
+def require_max(high: float, /, **values: float) -> None:
     """Refuse values above `high`, by their names."""
     for key, value in values.items():
         if not value <= high:
@@ -75,12 +76,18 @@ def require_divisible(dim: int, heads: int) -> None:
         raise ValueError(f"width {dim} does not split into {heads} heads; use a multiple of {heads}")
 
 
-def check_model(config: Any, zero: tuple[str, ...] = ()) -> None:
-    """Refuse sizes of a model below 1, or below 0 for keys in `zero`, and rates outside [0, 1)."""
+def check_model(config: Any, zero: tuple[str, ...] = (), one: tuple[str, ...] = (), weights: tuple[str, ...] = ()) -> None:
+    """Refuse sizes of a model below 1, or below 0 for keys in `zero`, and rates outside [0, 1); those in `one` may be 1.
+
+    Keys in `weights` are weights of a loss, 0 or more.
+    """
     for field in dataclasses.fields(config):
         value = {field.name: getattr(config, field.name)}
         if field.type is int:
             require_min(0 if field.name in zero else 1, **value)
+        elif field.name in (*one, *weights):
+            require_min(0, **value)
+            require_max(1 if field.name in one else math.inf, **value)
         elif field.type is float:
             require_fraction(**value)
 
@@ -208,8 +215,8 @@ def read_tables(what: str | Path, changes: Iterable[str], families: Mapping[str,
 def _change(tables: Tables, change: str, families: Mapping[str, Family]) -> None:
     """Put one `table.key=value` into the tables."""
     key, equals, text = change.partition("=")
-    table, dot, name = key.partition(".")
-    if not equals or (not dot and key not in ("model", *TOP_LEVEL)):
+    *path, name = key.split(".")
+    if not equals or (not path and key not in ("model", *TOP_LEVEL)):
         full = [f"{table}.{key}" for table, kind in (("train", TrainConfig), ("decode", DecodeConfig)) if hasattr(kind, key)]
         full = full or [f"{table}.{key}" for table in ("data", "model") if key in tables.get(table, ())]
         meant = f"; did you mean {full[0]}?" if full and equals else ", such as train.steps=2000"
@@ -217,10 +224,12 @@ def _change(tables: Tables, change: str, families: Mapping[str, Family]) -> None
     if key == "model":
         _choose_size(tables.setdefault("model", {}), text, families)
         return
-    target = tables.setdefault(table, {}) if dot else tables
-    if not isinstance(target, dict):
-        raise ValueError(f"{change!r}: {table} has no keys")
-    target[name or key] = parse_value(text)
+    target = tables
+    for part in path:  # a table may hold another, such as model.encoder
+        target = target.setdefault(part, {})
+        if not isinstance(target, dict):
+            raise ValueError(f"{change!r}: {part} has no keys")
+    target[name] = parse_value(text)
 
 
 def parse_value(text: str) -> Any:

@@ -1,7 +1,7 @@
 """Named public data sets: address, licence, checksum.
 
 Files are read from `$REGARD_DATA/<name>/<file>`, else from the user's cache folder, else downloaded to the cache, from a public
-address or the server `$REGARD_MIRROR`.  A download is kept only if the sha256 of its text (or of the file, for images) is right.
+address or the server `$REGARD_MIRROR`.  A download is kept only if the sha256 of its text (for others: of the file) is right.
 """
 
 import gzip
@@ -22,7 +22,7 @@ __all__ = ["SHA256", "SOURCES", "Source", "locate", "prefix_of", "require_one_so
 
 
 class Source(NamedTuple):
-    """A public data set: sentence pairs, one plain text, labelled texts, labelled images, or rated word pairs."""
+    """A public data set: pairs of sentences, a plain text, labelled texts, labelled or captioned images, rated words, speech."""
 
     pairs: tuple[str, ...]  # language pairs, source first; only for kind "pairs"
     splits: tuple[str, ...]
@@ -31,13 +31,15 @@ class Source(NamedTuple):
     files: Mapping[str, str]  # version of the text → file name, with {split} and {lang} to fill in
     url: Mapping[str, str]  # version of the text → public address of the same bytes, if any
     several: bool = False  # a sentence may have several reference translations, on lines of their own
-    kind: Literal["pairs", "text", "labels", "images", "ratings"] = "pairs"
+    kind: Literal["pairs", "text", "labels", "images", "captions", "ratings", "speech"] = "pairs"
     prefix: str = "translate {} to {}: "  # T5's task prefix
     labels: tuple[str, ...] = ()  # class names by id
     unknown: str = ""  # replaces removed words in the text
     parts: Mapping[str, tuple[int, int]] = {}  # split → percent of the characters of its file, from and to
     valid_images: int = 0  # images of train that are the valid split, if it has no file of its own
     side: int = 0  # of its square images, in pixels
+    rate: int = 0  # of its sound, samples a second
+    ready: Mapping[str, str | int | float] = {}  # features in place of sound: the keys of [data] that describe them
 
 
 _MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
@@ -45,7 +47,7 @@ _SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/
 _WIKITEXT = "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/{split}.txt"
 _THREE = ("train", "valid", "test")
 
-# Checksum of each file: of a text, as it is after decompression; of images, of the .npz itself.
+# Checksum of each file: of a text, as it is after decompression; of images and speech, of the file itself.
 _SUMS = (Path(__file__).parent / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
 SHA256 = {file: digest for digest, file in map(str.split, _SUMS)}
 
@@ -81,9 +83,19 @@ SOURCES: dict[str, Source] = {
     "flowers5": _images("CC BY 2.0 (photographers of Flickr, chosen by TensorFlow)", 96, 0, "daisy", "dandelion", "roses",
                         "sunflowers", "tulips"),
     "ants-bees": _images("none stated; images of ImageNet, for research", 96, 43, "ants", "bees"),
+    "flickr8k": Source((), _THREE, "valid", "free for non-commercial research and education; the photos belong to their authors",
+                       {"raw": "{split}_images.zip", "captions": "{split}_captions.tsv.gz"}, {}, kind="captions", prefix="",
+                       side=128),
     "wordsim": Source((), ("wordsim353", "wordsim353-similarity", "wordsim353-relatedness", "simlex999", "men3000", "rg65"),
                       "wordsim353", "free for research (WordSim-353: CC BY 4.0; MEN: CC BY 2.0)", {"raw": "{split}.tsv"}, {},
                       kind="ratings", prefix=""),
+    "fsdd": Source((), _THREE, "valid", "CC BY-SA 4.0 (Free Spoken Digit Dataset)",
+                   {"audio": "{split}_audio.npy.xz", "index": "{split}_index.tsv.gz"}, {}, kind="speech", prefix="", rate=8000),
+    "an4-mfcc": Source((), _THREE, "valid", "free for any use (Carnegie Mellon University, BSD-like)",
+                       {"features": "{split}.npz", "index": "{split}.tsv.gz", "wav": "raw_samples.zip"}, {}, kind="speech",
+                       prefix="", rate=16_000, ready={"features": "mfcc", "rate": 16_000, "ceps": 13, "hop": 10.0}),
+    "yesno": Source((), _THREE, "valid", "free for testing (OpenSLR 1; Apache 2.0)", {"audio": "audio.npy.xz",
+                    "index": "index.tsv.gz"}, {}, kind="speech", prefix="", rate=8000),
 }  # fmt: skip
 
 

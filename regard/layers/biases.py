@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.layers.linear import Linear
+from regard.layers.shapes import shift_distances, split_heads
 
 __all__ = ["BucketedPositionBias", "ContinuousPositionBias", "DecomposedPositionBias", "GeometricPrior",
-           "RelativePositionBias", "bucket", "relative_position_index"]  # fmt: skip
+           "RelativePositionBias", "SinusoidalPositionBias", "bucket", "relative_position_index"]  # fmt: skip
 
 
 def bucket(distance: Tensor, buckets: int, max_distance: int, bidirectional: bool) -> Tensor:
@@ -48,6 +49,29 @@ class BucketedPositionBias(nn.Module):
         distance = keys - queries[:, None]  # (Q, K)
         buckets = bucket(distance, self.table.num_embeddings, self.max_distance, self.bidirectional)
         return self.table(buckets).permute(2, 0, 1)[None]  # (1, H, Q, K)
+
+
+class SinusoidalPositionBias(nn.Module):
+    """Transformer-XL's relative positions: the sinusoids of the distance, projected, and compared with the query.
+
+    (q + u) · k + (q + v) · W r, section 3.3 of https://arxiv.org/abs/1901.02860; u and v are learned, one vector for each head.
+    """
+
+    def __init__(self, dim: int, heads: int):
+        super().__init__()
+        self.distances = Linear(dim, dim, bias=False)
+        self.content = nn.Parameter(torch.zeros(heads, 1, dim // heads))  # u
+        self.position = nn.Parameter(torch.zeros(heads, 1, dim // heads))  # v
+        nn.init.xavier_uniform_(self.distances.weight)
+
+    def forward(self, q: Tensor, distances: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries (B, H, Q, E) and sinusoids (2Q - 1, D) → q + u, and the bias of the second term (B, H, Q, Q)."""
+        heads, batch, scale = len(self.content), len(q), q.shape[-1] ** -0.5
+        [r] = split_heads(self.distances(distances)[None], heads)  # (1, H, 2Q - 1, E)
+        # One product for each head, not for each head of each example: the distances are the same.
+        queries = ((q + self.position) * scale).transpose(0, 1).flatten(1, 2)  # (H, B · Q, E)
+        scores = queries @ r[0].transpose(1, 2)  # (H, B · Q, 2Q - 1)
+        return q + self.content, shift_distances(scores.unflatten(1, (batch, -1))).transpose(0, 1)
 
 
 class DecomposedPositionBias(nn.Module):

@@ -18,7 +18,7 @@ ONEDNN_MIN = 1 << 24  # multiplications from which oneDNN is faster
 
 Activation = Callable[[Tensor], Tensor]
 
-FUSED: dict[Activation | None, str] = {None: "none", F.gelu: "gelu", torch.relu_: "relu"}  # oneDNN's names
+FUSED: dict[Activation | None, str] = {None: "none", F.gelu: "gelu", torch.relu_: "relu", F.silu: "swish"}  # oneDNN's names
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None = None) -> Tensor:

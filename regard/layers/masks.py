@@ -9,12 +9,17 @@ from torch import Tensor
 
 from regard.layers.shapes import to_windows
 
-__all__ = ["causal_mask", "neighborhood_mask", "padding_mask", "window_mask"]
+__all__ = ["causal_mask", "length_mask", "neighborhood_mask", "padding_mask", "window_mask"]
 
 
 def padding_mask(tokens: Tensor, pad: int) -> Tensor:
     """Every query may attend to real tokens, never to padding: (B, K) → (B, 1, 1, K)."""
     return (tokens != pad)[:, None, None]
+
+
+def length_mask(lengths: Tensor, keys: int) -> Tensor:
+    """Every query may attend to the first `lengths` (B,) keys of its row: (B, 1, 1, K)."""
+    return (torch.arange(keys, device=lengths.device) < lengths[:, None])[:, None, None]
 
 
 def causal_mask(queries: int, keys: int, device: torch.device | None = None) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.layers.dropout import Dropout
 from regard.layers.linear import Activation, Linear
 
 __all__ = ["MLP", "Activation", "GatedMLP", "gelu", "gelu_tanh"]
@@ -17,8 +18,10 @@ gelu_tanh: Activation = partial(F.gelu, approximate="tanh")  # its approximation
 class MLP(nn.Module):
     """max(0, x W₁ + b₁) W₂ + b₂, equation 2 of https://arxiv.org/abs/1706.03762; another activation may replace max."""
 
-    def __init__(self, dim: int, hidden: int, activation: Activation = torch.relu_, bias: bool = True):
+    def __init__(self, dim: int, hidden: int, activation: Activation = torch.relu_, bias: bool = True, dropout: float = 0.0):
+        """`dropout` is that of the hidden layer."""
         super().__init__()
+        self.dropout = Dropout(dropout)
         self.up, self.down, self.activation = Linear(dim, hidden, bias), Linear(hidden, dim, bias), activation
         for layer in (self.up, self.down):
             nn.init.xavier_uniform_(layer.weight)
@@ -28,7 +31,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) → (B, T, D)."""
         hidden = self.up(x.flatten(0, -2), self.activation)  # the activation may work in place
-        return self.down(hidden).view_as(x)
+        return self.down(self.dropout(hidden)).view_as(x)
 
 
 class GatedMLP(nn.Module):

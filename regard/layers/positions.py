@@ -1,4 +1,4 @@
-"""Position embeddings, added to the tokens because attention alone ignores order.  Shapes: T tokens, D width."""
+"""Position embeddings, as attention alone ignores order: added to the tokens, or of distances.  Shapes: T tokens, D width."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["LearnedGridPositions", "LearnedPositions", "SinusoidalPositions", "sinusoid", "waves"]
+__all__ = ["LearnedGridPositions", "LearnedPositions", "SinusoidalDistances", "SinusoidalPositions", "sinusoid", "waves"]
 
 
 def sinusoid(length: int, dim: int) -> Tensor:
@@ -33,6 +33,33 @@ class SinusoidalPositions(nn.Module):
         if stop > len(table):
             table = self.table = sinusoid(2 * stop, self.dim).to(table)
         return table[start:stop]
+
+
+class SinusoidalDistances(nn.Module):
+    """The sinusoids of the distances query - key, positive if the key comes first; the table grows on demand.
+
+    Section 3.3 of https://arxiv.org/abs/1901.02860; `biases.SinusoidalPositionBias` makes a bias of them.
+    """
+
+    def __init__(self, dim: int, max_len: int = 256):
+        super().__init__()
+        self.dim = dim
+        self.register_buffer("table", self._sinusoids(max_len), persistent=False)
+        self.table: Tensor
+
+    def forward(self, length: int) -> Tensor:
+        """Rows for distances T - 1, T - 2, ..., 1 - T of T = `length` tokens: (2T - 1, D)."""
+        table = self.table  # read once: another thread may replace it
+        if 2 * length - 1 > len(table):
+            table = self.table = self._sinusoids(2 * length).to(table)
+        middle = len(table) // 2  # distance 0
+        return table[middle - length + 1 : middle + length]
+
+    def _sinusoids(self, length: int) -> Tensor:
+        later = sinusoid(length, self.dim)  # distances 0 to T - 1
+        even = torch.arange(self.dim, device=later.device) % 2 == 0
+        earlier = torch.where(even, -later, later)  # a sine changes its sign with the distance, a cosine does not
+        return torch.cat((later.flip(0), earlier[1:]))
 
 
 class LearnedPositions(nn.Module):

@@ -1,4 +1,4 @@
-"""Recurrent layers: an LSTM that also runs one step at a time, a GRU cell, and how padding is left out.
+"""Recurrent layers: an LSTM that also runs one step at a time, cells of a GRU and an LSTM, and how padding is left out.
 
 Shapes: B batch, T time steps, D width of the input, H width of the state, L layers.
 """
@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.layers.linear import Linear
 
-__all__ = ["LSTM", "GRUCell", "LSTMState", "reversing_index", "run_unpadded"]
+__all__ = ["LSTM", "GRUCell", "LSTMCell", "LSTMState", "reversing_index", "run_unpadded"]
 
 
 class LSTMState(NamedTuple):
@@ -54,6 +54,24 @@ class GRUCell(nn.Module):
         reset, update = gates.chunk(2, -1)  # (B, H)
         candidate = torch.tanh(torch.addcmul(inputs[:, 2 * width :], reset, recurrent[:, 2 * width :]))
         return torch.lerp(candidate, hidden, update)  # update · hidden + (1 - update) · candidate
+
+
+class LSTMCell(nn.Module):
+    """One time step of an LSTM, as torch computes it; the product with the input comes from outside, as for `GRUCell`."""
+
+    def __init__(self, dim: int, hidden: int):
+        super().__init__()
+        self.inputs, self.recurrent = Linear(dim, 4 * hidden), Linear(hidden, 4 * hidden, bias=False)
+        # Rows: input, forget, candidate, output.  A forget gate that starts open remembers from the first steps on.
+        nn.init.constant_(self.inputs.bias[hidden : 2 * hidden], 1.0)
+        for weight in self.recurrent.weight.data.chunk(4):
+            nn.init.orthogonal_(weight)
+
+    def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """Input product (B, 4H), state and cell before (B, H) → state and cell after."""
+        enter, forget, candidate, leave = (inputs + self.recurrent(hidden)).chunk(4, -1)  # (B, H)
+        cell = torch.addcmul(torch.sigmoid(forget) * cell, torch.sigmoid(enter), torch.tanh(candidate))
+        return torch.sigmoid(leave) * torch.tanh(cell), cell
 
 
 def run_unpadded(rnn: nn.RNNBase, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor]]:

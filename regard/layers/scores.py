@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from regard.layers.linear import Linear
 
-__all__ = ["Additive", "General", "Location", "RecurrentScore", "ScalarScore", "absolute_distance", "product", "squared_distance",
-           "summed"]  # fmt: skip
+__all__ = ["Additive", "General", "Location", "RecurrentScore", "ScalarScore", "Uniform", "absolute_distance", "product",
+           "squared_distance", "summed"]  # fmt: skip
 
 ScalarScore = Callable[[Tensor, Tensor], Tensor]  # of scalar queries and keys
 
@@ -81,6 +81,18 @@ class Location(nn.Module):
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         """Q (..., Q, E) and keys (..., K, ·) → scores (..., Q, K)."""
         return self.query(q)[..., : k.shape[-2]]
+
+
+class Uniform(nn.Module):
+    """The same score for all keys: the mean of the values, so no attention."""
+
+    def keys(self, memory: Tensor) -> Tensor:
+        """One empty key for each position: (..., K, E) → (..., K, 0)."""
+        return memory[..., :0]
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        """Q (..., Q, E) and keys (..., K, 0) → scores (..., Q, K)."""
+        return q.new_zeros(*q.shape[:-1], k.shape[-2])
 
 
 # Scores of scalars: equations 4 to 6 of https://arxiv.org/abs/1904.11491, where a query and a key are one number each.

@@ -7,8 +7,9 @@ C channels, Y X rows and columns of a grid, N windows of an image, M side of a w
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["check_channels", "from_neighborhoods", "from_planes", "join_heads", "join_rows", "split_heads", "split_rows",
-           "stack_rows", "to_grid", "to_neighborhoods", "to_patches", "to_planes", "to_tokens", "to_windows"]  # fmt: skip
+__all__ = ["check_channels", "from_neighborhoods", "from_planes", "join_heads", "join_rows", "shift_distances",
+           "split_heads", "split_rows", "stack_rows", "to_frames", "to_grid", "to_neighborhoods", "to_patches", "to_planes",
+           "to_tokens", "to_windows"]  # fmt: skip
 
 
 def split_heads(x: Tensor, heads: int, parts: int = 1) -> list[Tensor]:
@@ -38,6 +39,23 @@ def join_rows(x: Tensor) -> Tensor:
     """`join_heads` for one token of each beam: (B, H, W, E) → (B · W, D)."""
     _, heads, beams, width = x.shape
     return (x if beams == 1 else x.transpose(1, 2)).reshape(-1, heads * width)  # one call less, as above
+
+
+def shift_distances(x: Tensor) -> Tensor:
+    """From one column for each distance query - key, the largest first, to one for each key: (..., T, 2T - 1) → (..., T, T).
+
+    Row i moves i columns to the left.  Read with rows one column shorter, each row starts one column later: a view.
+    """
+    length = x.shape[-2]
+    if length == 1:
+        return x
+    x = x.flatten(-2)[..., length - 1 : length - 1 + length * (2 * length - 2)]
+    return x.unflatten(-1, (length, -1))[..., :length]
+
+
+def to_frames(x: Tensor) -> Tensor:
+    """A grid of time by frequency as a sequence; a view if x is channels_last: (B, D, T, X) → (B, T, X · D)."""
+    return x.permute(0, 2, 3, 1).flatten(2)
 
 
 def to_patches(x: Tensor, patch: int) -> Tensor:

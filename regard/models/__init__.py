@@ -12,6 +12,8 @@ from regard.models import (
     bahdanau,
     bert,
     caption_transformer,
+    captioner,
+    conformer,
     elmo,
     gpt,
     image_gpt,
@@ -39,6 +41,7 @@ FAMILIES: dict[str, Family] = {
     "t5": Family(t5.T5Config, t5.SIZES, t5.T5, "encoder-decoder"),
     "elmo": Family(elmo.ELMoConfig, elmo.SIZES, elmo.ELMo, "bidirectional-lm"),
     "resnet": Family(resnet.ResNetConfig, resnet.SIZES, resnet.ResNet, "image-encoder"),
+    "captioner": Family(captioner.CaptionerConfig, captioner.SIZES, captioner.Captioner, "captioner"),
     "lrnet": Family(lrnet.LRNetConfig, lrnet.SIZES, lrnet.LRNet, "image-encoder"),
     "image-gpt": Family(image_gpt.ImageGPTConfig, image_gpt.SIZES, image_gpt.ImageGPT, "image-decoder"),
     "vit": Family(vit.ViTConfig, vit.SIZES, vit.ViT, "image-encoder"),
@@ -50,6 +53,7 @@ FAMILIES: dict[str, Family] = {
         caption_transformer.CaptionTransformer,
         "captioner",
     ),
+    "conformer": Family(conformer.ConformerConfig, conformer.SIZES, conformer.Conformer, "speech"),
 }
 
 

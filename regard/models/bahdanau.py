@@ -25,13 +25,13 @@ from torch import Tensor, nn
 
 from regard.config import STRICT, check_model
 from regard.data.text.tokenizer import PAD
-from regard.layers.attention import Tap, attend_tapped
 from regard.layers.cache import KeysValues
 from regard.layers.dropout import Dropout
 from regard.layers.embed import token_table
 from regard.layers.linear import Linear
 from regard.layers.masks import padding_mask
 from regard.layers.recurrent import GRUCell, run_unpadded
+from regard.layers.recurrent_attention import CrossAttention, source_of_rows
 from regard.layers.scores import Additive, General, Location, RecurrentScore
 
 __all__ = ["SIZES", "Bahdanau", "BahdanauConfig", "BahdanauState"]
@@ -65,24 +65,6 @@ SIZES = {  # base is the paper's; tiny is for small data and has the parameters 
 }  # fmt: skip
 
 
-class CrossAttention(nn.Module):
-    """Attention of a decoder's state to the source, one head.  If `tap` is set (see `watch`), it receives the weights."""
-
-    def __init__(self, score: RecurrentScore):
-        super().__init__()
-        self.score = score
-        self.tap: Tap | None = None
-
-    def keys_values(self, memory: Tensor) -> KeysValues:
-        """Project the source (B, S, 2H) once: keys (B, 1, S, ·) and values (B, 1, S, 2H)."""
-        memory = memory[:, None]  # (B, 1, S, 2H)
-        return KeysValues(self.score.keys(memory), memory)
-
-    def forward(self, hidden: Tensor, memory: KeysValues, mask: Tensor) -> Tensor:
-        """States (B, W, H) → contexts (B, W, 2H)."""
-        return attend_tapped(self.tap, hidden[:, None], *memory, score=self.score, mask=mask)[:, 0]
-
-
 class BahdanauState(NamedTuple):
     """What decoding carries from step to step; the W beams of a sentence share its source."""
 
@@ -92,11 +74,10 @@ class BahdanauState(NamedTuple):
 
     def reorder(self, rows: Tensor) -> "BahdanauState":
         """Select rows: (R,), or (B, W) with the beams of one sentence in each line."""
-        beams, lines = len(self.hidden) // len(self.mask), rows if rows.ndim == 2 else rows[:, None]
-        sentence, memory, mask = lines[:, 0] // beams, self.memory, self.mask
-        if not torch.equal(sentence, torch.arange(len(mask), device=rows.device)):
-            memory = KeysValues(*(part.index_select(0, sentence) for part in memory))
-            mask = mask.index_select(0, sentence)
+        memory, mask = self.memory, self.mask
+        source = source_of_rows(rows, len(self.hidden) // len(mask), len(mask))
+        if source is not None:
+            memory, mask = KeysValues(*(part.index_select(0, source) for part in memory)), mask.index_select(0, source)
         return BahdanauState(self.hidden.index_select(0, rows.flatten()), memory, mask)
 
 
@@ -118,7 +99,7 @@ class Decoder(nn.Module):
 
     def attend(self, hidden: Tensor, memory: KeysValues, mask: Tensor) -> Tensor:
         """Where to look: state (R, H) → context (R, 2H)."""
-        contexts = self.cross(hidden.unflatten(0, (len(mask), -1)), memory, mask)  # (B, W, 2H)
+        contexts, _ = self.cross(hidden.unflatten(0, (len(mask), -1)), memory, mask)  # (B, W, 2H)
         return contexts.flatten(0, 1)
 
     def update(self, inputs: Tensor, context: Tensor, hidden: Tensor) -> Tensor:

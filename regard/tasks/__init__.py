@@ -9,6 +9,7 @@ from regard.models import FAMILIES
 from regard.run_folder import RunFolder
 from regard.tasks import (
     bidirectional_lm,
+    captioning,
     finetuning,
     image_classification,
     image_generation,
@@ -33,6 +34,7 @@ TASKS: dict[str, Task[Any, Any, Any, Any]] = {
     "word_vectors": word_vectors.TASK,
     "image_classification": image_classification.TASK,
     "image_generation": image_generation.TASK,
+    "captioning": captioning.TASK,
 }
 
 

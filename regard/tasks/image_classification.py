@@ -16,7 +16,7 @@ from regard.config import Run
 from regard.data.image.batches import ImageBatch, all_image_batches, image_batches, to_model_input
 from regard.data.image.config import ImageData
 from regard.data.image.io import Bytes
-from regard.data.image.store import ImageDataset, prepare, read_split, read_square, resize_function, resize_side
+from regard.data.image.store import ImageDataset, prepare, read_split, to_square
 from regard.data.position import BatchStream, DataPosition
 from regard.tasks.loss import mixup_cross_entropy
 from regard.tasks.metrics import Score, classification_scores
@@ -70,13 +70,7 @@ class ImageClassifier:
 
     def square(self, image: str | Path | Bytes) -> Bytes:
         """The middle of an image, as in training: (Y, X, C)."""
-        c, data = self.run.model, self.run.data
-        side = resize_side(data, c.image)
-        if isinstance(image, str | Path):
-            return read_square(data, c, side, Path(image))
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != c.channels or not image.size:
-            raise ValueError(f"an array of {image.dtype}, {image.shape}; wanted bytes (uint8), rows × columns × {c.channels}")
-        return resize_function(data, c.image)(image, side)
+        return to_square(image, self.run.data, self.run.model)
 
 
 def image_class_loss(model: nn.Module, batch: ImageBatch, label_smoothing: float) -> tuple[Tensor, Tensor]:

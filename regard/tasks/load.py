@@ -13,6 +13,7 @@ from regard.models import load_model
 from regard.run_folder import RunFolder
 from regard.tasks import read_run, task_of
 from regard.tasks.bidirectional_lm import BidirectionalLM
+from regard.tasks.captioning import ImageCaptioner
 from regard.tasks.image_classification import ImageClassifier
 from regard.tasks.image_generation import ImageGenerator
 from regard.tasks.language_model import TextGenerator
@@ -25,7 +26,7 @@ from regard.tasks.word_vectors import WordVectors
 __all__ = ["Predictor", "TextPredictor", "load", "pick_device"]
 
 TextPredictor = Translator | TextGenerator | MaskedLM | TextClassifier | TextEmbedder
-Predictor = TextPredictor | WordVectors | BidirectionalLM | ImageClassifier | ImageGenerator
+Predictor = TextPredictor | WordVectors | BidirectionalLM | ImageClassifier | ImageGenerator | ImageCaptioner
 
 
 def pick_device(wanted: str) -> torch.device:

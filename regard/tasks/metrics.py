@@ -11,8 +11,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, nn
 
-__all__ = ["Batch", "Score", "alignment_error_rate", "classification_scores", "evaluate", "spearman", "to_device",
-           "translation_scores"]  # fmt: skip
+__all__ = ["Batch", "Score", "alignment_error_rate", "caption_scores", "classification_scores", "evaluate", "spearman",
+           "to_device", "translation_scores"]  # fmt: skip
 
 
 class Score(NamedTuple):
@@ -77,6 +77,19 @@ def translation_scores(answers: Sequence[str], references: Sequence[Sequence[str
         value = metric.corpus_score(list(answers), streams).score
         scores.append(Score(name, value, str(metric.get_signature())))
     return [*scores, Score("exact", exact, "answers equal to a reference")]
+
+
+def caption_scores(answers: Sequence[str], references: Sequence[Sequence[str]], tokenized: bool) -> list[Score]:
+    """BLEU-1 to BLEU-4 of captions with one or more references each; `tokenized`: words are separated by spaces already."""
+    most = max(map(len, references))
+    streams: Any = [[refs[i] if i < len(refs) else None for refs in references] for i in range(most)]
+    scores = []
+    for order in range(1, 5):
+        metric = BLEU(max_ngram_order=order, lowercase=True, tokenize="none" if tokenized else "13a", force=True)
+        value = metric.corpus_score(list(answers), streams).score
+        scores.append(Score(f"BLEU-{order}", value, str(metric.get_signature())))
+    exact = 100 * sum(answer in refs for answer, refs in zip(answers, references, strict=True)) / len(answers)
+    return [*scores, Score("exact", exact, "captions equal to a reference")]
 
 
 def classification_scores(predicted: Sequence[str], wanted: Sequence[str], labels: Sequence[str], what: str) -> list[Score]:

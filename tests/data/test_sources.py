@@ -243,7 +243,8 @@ def test_sets_are_of_their_kind():
     pictures = dict.fromkeys(("cifar10", "fashion-mnist", "mnist", "flowers5", "ants-bees"), "images")
     texts = {"tinyshakespeare": "text", "wikitext-2": "text", "sst2": "labels", "agnews-small": "labels",
              "wordsim": "ratings"}  # fmt: skip
-    assert kinds == texts | pictures
+    speech = dict.fromkeys(("fsdd", "an4-mfcc", "yesno"), "speech")
+    assert kinds == texts | pictures | speech
     assert all(bool(source.labels) == (source.kind in ("labels", "images")) for source in SOURCES.values())
     assert all(bool(source.pairs) == (source.kind == "pairs") for source in SOURCES.values())
 

@@ -16,14 +16,15 @@ import torch
 from torch import Generator, Tensor
 
 from regard.data.image.augment import augment, crop, erase, flip, mixup
-from regard.data.image.config import ImageData
+from regard.data.image.config import ImageData, Images
 from regard.data.image.io import Bytes, Ints
 from regard.data.image.store import ImageStore
 from regard.data.position import BatchStream, DataPosition
 from regard.data.text.windows import WindowBatch
 
-__all__ = ["ImageBatch", "all_image_batches", "all_pixel_batches", "batch_order", "dequantize", "image_batches",
-           "pixel_batches", "quantize", "stratified_fraction", "to_model_input"]  # fmt: skip
+__all__ = ["ImageBatch", "all_image_batches", "all_pixel_batches", "augmented_images", "batch_order", "dequantize",
+           "image_batches", "pixel_batches", "quantize", "require_crop", "seeded_generator", "stratified_fraction",
+           "to_model_input"]  # fmt: skip
 
 FRACTION_SEED = 1  # of the images in a fraction: the same for every training
 
@@ -46,8 +47,7 @@ def image_batches(store: ImageStore, image: int, batch: int, seed: int, data: Im
                   position: DataPosition = DataPosition()) -> BatchStream[ImageBatch]:  # fmt: skip
     """Endless batches of `batch` images, `image` pixels a side, from a position on."""
     _require_side(store.side, image)
-    if data.crop >= store.side:
-        raise ValueError(f"data.crop={data.crop} moves images of {store.side} pixels out of sight; use {store.side - 1} or less")
+    require_crop(data, store.side)
     for rows, seeds, after in batch_order(stratified_fraction(store.labels, data.fraction), batch, seed, position):
         yield partial(_augmented, store, rows, image, data, seeds), after
 
@@ -96,7 +96,7 @@ def stratified_fraction(labels: Ints, fraction: float) -> Ints:
     return np.sort(np.concatenate(found))
 
 
-def to_model_input(images: Bytes, image: int, data: ImageData) -> Tensor:
+def to_model_input(images: Bytes, image: int, data: Images) -> Tensor:
     """The centre of each image, `image` pixels a side, normalised: (B, S, S, C) → (B, C, Y, X)."""
     _require_side(min(images.shape[1:3]), image)
     top, left = ((side - image) // 2 for side in images.shape[1:3])
@@ -104,9 +104,23 @@ def to_model_input(images: Bytes, image: int, data: ImageData) -> Tensor:
 
 
 def _augmented(store: ImageStore, rows: Ints, image: int, data: ImageData, seeds: list[int]) -> ImageBatch:
-    (state,) = np.random.SeedSequence(seeds).generate_state(1, np.uint64)
-    generator = Generator().manual_seed(int(state) >> 1)
+    generator = seeded_generator(seeds)
     label = torch.from_numpy(store.labels[rows])
+    x = augmented_images(store, rows, image, data, generator)  # (B, C, Y, X)
+    if not data.mixup:
+        return ImageBatch(x, label, label, torch.ones(len(label)))
+    x, other, part = mixup(x, label, data.mixup, generator)
+    return ImageBatch(x, label, other, part)
+
+
+def seeded_generator(seeds: list[int]) -> Generator:
+    """The random generator of one batch."""
+    (state,) = np.random.SeedSequence(seeds).generate_state(1, np.uint64)
+    return Generator().manual_seed(int(state) >> 1)
+
+
+def augmented_images(store: ImageStore, rows: Ints, image: int, data: Images, generator: Generator) -> Tensor:
+    """Some stored images, cropped, flipped, augmented and normalised: (B, C, Y, X)."""
     x = _channels_first(store.images[rows])  # (B, C, S, S)
     if data.crop or store.side > image:
         x = crop(x, image, data.crop, generator)  # (B, C, Y, X)
@@ -115,11 +129,13 @@ def _augmented(store: ImageStore, rows: Ints, image: int, data: ImageData, seeds
     x = augment(x, data.augment, generator)
     if data.erase:
         x = erase(x, data.erase, generator)
-    x = _normalize(x, data)
-    if not data.mixup:
-        return ImageBatch(x, label, label, torch.ones(len(label)))
-    x, other, part = mixup(x, label, data.mixup, generator)
-    return ImageBatch(x, label, other, part)
+    return _normalize(x, data)
+
+
+def require_crop(data: Images, side: int) -> None:
+    """Refuse padding so wide that a crop may miss the image."""
+    if data.crop >= side:
+        raise ValueError(f"data.crop={data.crop} moves images of {side} pixels out of sight; use {side - 1} or less")
 
 
 def _require_side(side: int, image: int) -> None:
@@ -132,7 +148,7 @@ def _channels_first(images: Bytes) -> Tensor:
     return torch.from_numpy(np.array(images.transpose(0, 3, 1, 2), order="C"))
 
 
-def _normalize(x: Tensor, data: ImageData) -> Tensor:
+def _normalize(x: Tensor, data: Images) -> Tensor:
     """Subtract the mean of each channel and divide by its standard deviation."""
     channels = x.shape[1]
     for key, values in (("mean", data.mean), ("std", data.std)):

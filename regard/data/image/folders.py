@@ -18,7 +18,8 @@ from PIL import Image
 from regard.data.image.io import Bytes, Ints, read_image
 from regard.data.sources import SOURCES, locate
 
-__all__ = ["ENDINGS", "ImageFolder", "ImageSource", "folder_source", "list_images", "named_source", "split_validation"]
+__all__ = ["ENDINGS", "VALID_EVERY", "ImageFolder", "ImageSource", "folder_source", "list_images", "named_source",
+           "read_ahead", "split_validation"]  # fmt: skip
 
 VALID_EVERY = 10  # one own image of a class in this many is for validation
 AHEAD = 4  # images a thread may read ahead of the one being written
@@ -170,10 +171,10 @@ def folder_source(listed: ImageFolder, labels: Sequence[str], read: Callable[[Pa
     files = [file for file, _ in listed.files]
     stamps = [(_relative(file, listed.folder), (s := file.stat()).st_size, s.st_mtime_ns) for file in files]
     ids = np.array([label_ids[label] for _, label in listed.files], dtype=np.int64)
-    return ImageSource(str(listed.folder), lambda: _read_ahead(read, files), ids, [str(listed.folder.resolve()), stamps])
+    return ImageSource(str(listed.folder), lambda: read_ahead(read, files), ids, [str(listed.folder.resolve()), stamps])
 
 
-def _read_ahead(read: Callable[[Path], Bytes], files: Iterable[Path]) -> Iterator[Bytes]:
+def read_ahead(read: Callable[[Path], Bytes], files: Iterable[Path]) -> Iterator[Bytes]:
     """Images read by several threads, in the order of the files; only a few are in memory."""
     threads = os.cpu_count() or 1
     waiting: deque[Future[Bytes]] = deque()

@@ -22,14 +22,14 @@ import numpy as np
 
 from regard.config import nearest
 from regard.data.cache import cached
-from regard.data.image.config import ImageData
+from regard.data.image.config import ImageData, Images
 from regard.data.image.folders import ImageFolder, ImageSource, folder_source, list_images, named_source, split_validation
 from regard.data.image.io import Bytes, Ints, read_image, resize_square
 from regard.data.progress import Progress, Report
 from regard.data.sources import SOURCES
 
 __all__ = ["ImageDataset", "ImageInput", "ImageStore", "default_resize", "prepare", "read_split", "read_square",
-           "resize_function", "resize_side", "store_images"]  # fmt: skip
+           "resize_function", "resize_side", "store_images", "to_square"]  # fmt: skip
 
 FORMAT = 1  # of the files above
 REPORT_EVERY = 50  # images
@@ -150,20 +150,30 @@ def default_resize(image: int, own: int | None) -> int:
     return image if own == image else round(image * 8 / 7)
 
 
-def resize_side(data: ImageData, image: int) -> int:
+def resize_side(data: Images, image: int) -> int:
     """The side to which images are scaled before the model's `image` pixels are cropped, in training and inference."""
     return data.resize or default_resize(image, SOURCES[data.source].side if data.source in SOURCES else None)
 
 
-def resize_function(data: ImageData, image: int) -> Callable[[Bytes, int], Bytes]:
+def resize_function(data: Images, image: int) -> Callable[[Bytes, int], Bytes]:
     """The function that turns an image of any shape into a square of a given side."""
     return partial(resize_square, center=image, fit=data.fit, resample=data.resample)
 
 
-def read_square(data: ImageData, model: ImageInput, side: int, file: Path) -> Bytes:
+def read_square(data: Images, model: ImageInput, side: int, file: Path) -> Bytes:
     """Read an image file as a square: (S, S, C), the same in training and inference."""
     # An explicit data.resize reproduces another program, which scales in one step; else a draft is decoded: faster.
     return resize_function(data, model.image)(read_image(file, model.channels, None if data.resize else side), side)
+
+
+def to_square(image: str | Path | Bytes, data: Images, model: ImageInput) -> Bytes:
+    """An image file, or an array (Y, X, C) of bytes, as a square: (S, S, C)."""
+    side = resize_side(data, model.image)
+    if isinstance(image, str | Path):
+        return read_square(data, model, side, Path(image))
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != model.channels or not image.size:
+        raise ValueError(f"an array of {image.dtype}, {image.shape}; wanted bytes (uint8), rows × columns × {model.channels}")
+    return resize_function(data, model.image)(image, side)
 
 
 def store_images(images: Callable[[], Iterable[Bytes]], labels: Sequence[int] | Ints, name: str, identity: object, side: int,

@@ -17,7 +17,7 @@ __all__ = ["Split", "find_split", "licence_of", "require_kind", "source_names", 
 
 TOY_VALID = 500  # pairs of a toy's valid and test splits
 KINDS = {"pairs": "sentence pairs", "text": "plain text", "labels": "labelled texts", "images": "images",
-         "ratings": "rated word pairs"}  # fmt: skip
+         "captions": "captioned images", "ratings": "rated word pairs", "speech": "speech"}  # fmt: skip
 
 
 class Split(NamedTuple):

@@ -1,0 +1,44 @@
+"""Attention of a recurrent decoder, whose state looks at the source once a time step.
+
+Shapes: B sources, W beams of each, R = B · W rows, S source length, H width of a state, D width of the source.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from regard.layers.attention import Tap, attend
+from regard.layers.cache import KeysValues
+from regard.layers.scores import RecurrentScore
+
+__all__ = ["CrossAttention", "source_of_rows"]
+
+
+class CrossAttention(nn.Module):
+    """Attention of a decoder's state to the source, one head.  If `tap` is set (see `watch`), it receives the weights."""
+
+    def __init__(self, score: RecurrentScore):
+        super().__init__()
+        self.score = score
+        self.tap: Tap | None = None
+
+    def keys_values(self, memory: Tensor) -> KeysValues:
+        """Project the source (B, S, D) once: keys (B, 1, S, ·) and values (B, 1, S, D)."""
+        memory = memory[:, None]  # (B, 1, S, D)
+        return KeysValues(self.score.keys(memory), memory)
+
+    def forward(self, hidden: Tensor, memory: KeysValues, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """States (B, W, H) → contexts (B, W, D) and attention weights (B, W, S)."""
+        mixed, weights = attend(hidden[:, None], *memory, score=self.score, mask=mask, need_weights=True)
+        assert weights is not None
+        if self.tap is not None:
+            self.tap(weights)
+        return mixed[:, 0], weights[:, 0]
+
+
+def source_of_rows(rows: Tensor, beams: int, sources: int) -> Tensor | None:
+    """The source of each row of a decoder's state, or None if those are all sources in their order, so nothing moves.
+
+    `rows` is (R,), or (B, W) with the beams of one source in each line; each source had `beams` rows.
+    """
+    source = (rows if rows.ndim == 2 else rows[:, None])[:, 0] // beams
+    return None if torch.equal(source, torch.arange(sources, device=rows.device)) else source
