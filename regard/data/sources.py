@@ -93,7 +93,8 @@ SOURCES: dict[str, Source] = {
                    {"audio": "{split}_audio.npy.xz", "index": "{split}_index.tsv.gz"}, {}, kind="speech", prefix="", rate=8000),
     "an4-mfcc": Source((), _THREE, "valid", "free for any use (Carnegie Mellon University, BSD-like)",
                        {"features": "{split}.npz", "index": "{split}.tsv.gz", "wav": "raw_samples.zip"}, {}, kind="speech",
-                       prefix="", rate=16_000, ready={"features": "mfcc", "rate": 16_000, "ceps": 13, "hop": 10.0}),
+                       prefix="", rate=16_000, ready={"features": "mfcc", "rate": 16_000, "mels": 40, "ceps": 13,
+                       "window": 25.625, "hop": 10.0, "low": 130.0, "high": 6800.0}),
     "yesno": Source((), _THREE, "valid", "free for testing (OpenSLR 1; Apache 2.0)", {"audio": "audio.npy.xz",
                     "index": "index.tsv.gz"}, {}, kind="speech", prefix="", rate=8000),
 }  # fmt: skip

@@ -30,8 +30,8 @@ class AudioData:
     ceps: int = 13  # cepstra of a frame, for mfcc
     window: float = 0.0  # milliseconds; 0: 25 for log-mel, 25.625 for mfcc
     hop: float = 10.0  # milliseconds from one frame to the next
-    low: float = 0.0  # Hz, where the lowest filter begins; 0: 0 for log-mel, 133.33 for mfcc
-    high: float = 0.0  # Hz, where the highest filter ends; 0: half of `rate` for log-mel, 6855.5 for mfcc
+    low: float = 0.0  # Hz, where the lowest filter begins; 0: 0 for log-mel, 130 for mfcc
+    high: float = 0.0  # Hz, where the highest filter ends; 0: half of `rate` for log-mel, 6800 for mfcc
     normalize: Literal["utterance", "speaker", "none"] = "utterance"  # whose mean and standard deviation become 0 and 1
     speed: list[float] = dataclasses.field(default_factory=lambda: [1.0])  # factors; training draws one for each utterance
     time_masks: int = 0  # SpecAugment: spans of frames set to the mean, in training

@@ -25,7 +25,7 @@ FLOOR = 1e-10  # smallest mel power, of log-mel
 SPHINX_FLOOR = 1e-4  # added to the mel power, of mfcc
 PREEMPHASIS = 0.97
 FULL_SCALE = 32_768  # Sphinx reads samples as 16-bit integers
-LOW, HIGH = 133.33334, 6855.4976  # Hz, of Sphinx's filters
+LOW, HIGH = 130.0, 6800.0  # Hz, of Sphinx's filters for sound of 16 kHz
 SMALLEST_STD = 1e-3  # a constant channel is not amplified
 
 
@@ -93,10 +93,9 @@ def mfcc(x: Tensor, rate: int = 16_000, ceps: int = 13, mels: int = 40, window: 
     """Mel cepstra as CMU Sphinx's sphinx_fe computes them: (..., N) → (..., F, C)."""
     width, step = _samples(rate, window), _samples(rate, hop)
     size = _fft_size(width)
-    x = FULL_SCALE * x
-    x = torch.cat((x[..., :1], x[..., 1:] - PREEMPHASIS * x[..., :-1]), -1)
     end = (_mfcc_frames(x.shape[-1], width, step) - 1) * step + width
-    x = F.pad(x, (0, end - x.shape[-1]))
+    x = FULL_SCALE * F.pad(x, (1, end - x.shape[-1]))  # silence before and after
+    x = x[..., 1:] - PREEMPHASIS * x[..., :-1]
     taper = torch.hamming_window(width, periodic=False, dtype=x.dtype)
     power = _power(x, taper, step, size)
     mel = (power @ _sphinx_filters(rate, size, mels, low, high).to(x.dtype) + SPHINX_FLOOR).log()

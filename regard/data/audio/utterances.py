@@ -15,6 +15,7 @@ import torch
 
 from regard.config import nearest
 from regard.data.audio.config import AudioData
+from regard.data.audio.features import front_end
 from regard.data.audio.io import audio_seconds, read_audio, resample
 from regard.data.files import read_lines
 from regard.data.sources import SOURCES, locate
@@ -53,28 +54,30 @@ def require_speech(data: AudioData) -> None:
         what = "is not a set of speech" if data.source in SOURCES else "is not known"
         raise ValueError(f"data.source={data.source} {what}{nearest(data.source, known)}; known are {', '.join(known)}; for own "
                          "speech set data.train to a TSV file: sound file, a tab, transcript")  # fmt: skip
-    if data.source and (ready := SOURCES[data.source].ready):
-        for key, value in ready.items():
-            if getattr(data, key) != value:
-                raise ValueError(f"{data.source} holds ready features: data.{key} is {getattr(data, key)}, it has {value}; set "
-                                 f"data.{key}={value}")  # fmt: skip
+    ready, given = SOURCES[data.source].ready if data.source else {}, front_end(data)._asdict()
+    for key, value in ready.items():
+        if given[key] != value:
+            raise ValueError(f"data.{key}={given[key]}, but {data.source} holds ready features with {key} {value}; set "
+                             f"data.{key}={value}")  # fmt: skip
 
 
 def find_utterances(data: AudioData, split: str) -> SpeechSource:
     """The utterances of a split by name, or of an own TSV file; `data.speaker` is in the test split alone."""
     require_speech(data)
-    named = bool(data.source) and (split in ("train", "valid") or split in SOURCES[data.source].splits)
     if data.speaker and split == "test":
         found = [_split(data, part) for part in (SOURCES[data.source].splits if data.source else ("train", "valid"))]
         parts = [_rows(part, [u.speaker == data.speaker for u in part.utterances]) for part in found]
         _require_speaker(data.speaker, found)
         return _chain(f"{data.source or data.train} speaker {data.speaker}", parts)
-    if not data.speaker or not (named or split in ("train", "valid")):
-        return _split(data, split)
     whole = _split(data, split)
+    if not data.speaker or split not in ("train", "valid"):
+        return whole
     if split == "train":
         _require_speaker(data.speaker, [whole])
-    return _rows(whole, [u.speaker != data.speaker for u in whole.utterances])
+    others = _rows(whole, [u.speaker != data.speaker for u in whole.utterances])
+    if not others.utterances:
+        raise ValueError(f"{whole.name} has no utterance of another speaker than data.speaker={data.speaker}; use data.speaker=")
+    return others
 
 
 def _require_speaker(speaker: str, sources: Sequence[SpeechSource]) -> None:
