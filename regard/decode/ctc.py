@@ -7,6 +7,7 @@ https://arxiv.org/abs/1609.06773.
 Shapes: B utterances, W beams, R = B · W rows, S frames, V vocabulary, T tokens.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -98,7 +99,7 @@ def _log_add(a: float, b: float) -> float:
 
 def align(log_probs: Tensor, tokens: list[int], *, blank: int = 0) -> list[Span]:
     """The frames of each token on the most likely path (Viterbi) whose output is `tokens`: log-probabilities (S, V)."""
-    repeats = sum(a == b for a, b in zip(tokens, tokens[1:], strict=False))
+    repeats = sum(a == b for a, b in itertools.pairwise(tokens))
     if len(tokens) + repeats > len(log_probs):
         raise ValueError(f"{len(tokens)} tokens, {repeats} of them repeated, need {len(tokens) + repeats} frames, got "
                          f"{len(log_probs)}; shorten the transcript, or subsample less")  # fmt: skip

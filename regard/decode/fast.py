@@ -226,7 +226,10 @@ class DecoderState(NamedTuple):
 
 @dataclass
 class CachedDecoder:
-    """The `Decoder` of a Transformer, T5, GPT or Conformer.  A step calls no modules, so no hooks; `watch` receives attention weights."""
+    """The `Decoder` of a Transformer, T5, GPT or Conformer.
+
+    A step calls no modules, so no hooks; `watch` receives attention weights.
+    """
 
     functions: DecoderFunctions
     start: Callable[[Any], DecoderState]  # reads the source or prompt (B, S)
