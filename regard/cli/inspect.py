@@ -84,7 +84,7 @@ def cost(
     models: Annotated[list[str], typer.Argument(
         metavar="MODEL [KEY=VALUE]", show_default=False,
         help="Models by name (transformer-base, vit-base), or run folders; and config keys to override (depth=48).")],
-    source: Annotated[int, typer.Option(help="Length of the source sentence or the text, in tokens.")] = 32,
+    source: Annotated[int, typer.Option(help="Length of the source sentence or the text, in tokens; of speech, in frames.")] = 32,
     target: Annotated[int, typer.Option(help="Length of the target sentence, in tokens.")] = 32,
     image: Annotated[int | None, typer.Option(
         help="Side of the image, in pixels.  [default: each model's own]", show_default=False)] = None,
@@ -174,6 +174,8 @@ def _print_image_costs(counted: "dict[str, ImageCost]", changes: list[str]) -> N
 
 def _lengths(parts: "list[Part]", source: int, target: int) -> str:
     pair = any(part.name == "decoder" for part in parts)
+    if any(part.name == "subsampling" for part in parts):
+        return f"one recording of {source} frames" + (f" and {target} tokens" if pair else "")
     return f"one pair of {source} and {target} tokens" if pair else f"one text of {source} tokens"
 
 

@@ -26,12 +26,14 @@ from regard.layers.mlp import MLP, GatedMLP
 from regard.layers.norm import PostNorm, PreNorm, ResPostNorm
 from regard.layers.shapes import join_rows, split_rows, stack_rows
 from regard.models.caption_transformer import CaptionTransformer
+from regard.models.conformer import Conformer, Utterances
 from regard.models.gpt import GPT
 from regard.models.image_gpt import ImageGPT
 from regard.models.t5 import T5
 from regard.models.transformer import Transformer
 
-__all__ = ["CachedDecoder", "DecoderFunctions", "DecoderState", "column_major", "decoder", "step_function"]
+__all__ = ["CachedDecoder", "DecoderFunctions", "DecoderState", "column_major", "decoder", "read_memory",
+           "step_function"]  # fmt: skip
 
 
 class StepInputs(NamedTuple):
@@ -229,6 +231,13 @@ class CachedDecoder:
 
     functions: DecoderFunctions
     start: Callable[[Tensor], DecoderState]  # reads the source or prompt (B, S), or the images
+    """The `Decoder` of a Transformer, T5, GPT or Conformer.
+
+    A step calls no modules, so no hooks; `watch` receives attention weights.
+    """
+
+    functions: DecoderFunctions
+    start: Callable[[Any], DecoderState]  # reads the source or prompt (B, S)
 
     def step(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """The last token (R,) and the state before it → logits (R, V) of the next one and the state after it."""
@@ -290,13 +299,32 @@ def _(model: ImageGPT) -> Decoder:
     return decoder(model.gpt)
 
 
+@decoder.register(Conformer)
+def _(model: Conformer) -> Decoder:
+    if not model.config.decoder_depth:
+        raise ValueError("the model has no attention decoder (decoder_depth 0); decode with CTC")
+    blocks = tuple(step_function(block) for block in model.decoder)
+    norm, output = step_function(model.decoder_norm), step_function(model.output)
+    functions = DecoderFunctions(step_function(model.embed_target), blocks, norm, output)
+    return CachedDecoder(functions, partial(_read_utterances, model))
+
+
 def _read_source(model: Transformer | T5, source: Tensor) -> DecoderState:
-    """Encode the source (B, S) and project it for each block's cross-attention, once."""
-    memory, mask = model.encode(source)
+    """Encode the source (B, S)."""
+    return read_memory(model, *model.encode(source))
+
+
+def _read_utterances(model: Conformer, source: Utterances) -> DecoderState:
+    """Encode frames (B, F, C)."""
+    return read_memory(model, *model.encode(source.frames, source.lengths))
+
+
+def read_memory(model: Transformer | T5 | Conformer, memory: Tensor, mask: Tensor) -> DecoderState:
+    """Project the encoded source (B, S, D) for each block's cross-attention, once; `mask` (B, 1, 1, S) is that of real tokens."""
     projected = tuple(block.cross.keys_values(memory) for block in model.decoder)
-    cache = BeamCache(tuple(Cache() for _ in model.decoder), len(source))
+    cache = BeamCache(tuple(Cache() for _ in model.decoder), len(memory))
     needed = None if mask.all() else mask  # a step without a mask is faster
-    return DecoderState(cache, projected, needed, source.new_empty(0))
+    return DecoderState(cache, projected, needed, torch.empty(0, dtype=torch.long, device=memory.device))
 
 
 def _read_image(model: CaptionTransformer, image: Tensor) -> DecoderState:

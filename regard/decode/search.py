@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.decode.step import Decoder, reorder
+from regard.decode.step import Decoder, Source, reorder
 from regard.decode.topk import blocked_logsumexp, blocked_topk
 
 __all__ = ["Hypothesis", "argmax", "beam", "greedy", "sample", "sampler", "stream"]
@@ -23,7 +23,7 @@ class Hypothesis(NamedTuple):
     score: float | None
 
 
-def greedy(model: Decoder, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, penalty: float = 1.0,
+def greedy(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, eos: int, penalty: float = 1.0,
            scored: bool = True) -> list[Hypothesis]:  # fmt: skip
     """Choose the most likely token at each step.  `limits` (B,) are maximum lengths, end included; no softmax unless `scored`."""
     return _generate(model, source, limits, argmax, bos, eos, penalty, scored)
@@ -36,7 +36,7 @@ def argmax(logits: Tensor) -> Tensor:
     return blocked_topk(logits[:, None], 1)[1][:, 0]
 
 
-def sample(model: Decoder, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, generator: torch.Generator,
+def sample(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, eos: int, generator: torch.Generator,
            temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, penalty: float = 1.0,
            scored: bool = True) -> list[Hypothesis]:  # fmt: skip
     """Sample a token at each step; see `sampler`."""
@@ -69,7 +69,7 @@ def sampler(generator: torch.Generator, temperature: float = 1.0, top_k: int = 0
 
 
 @torch.inference_mode()
-def stream(model: Decoder, source: Tensor, choose: Choose, *, bos: int | Tensor, limit: int) -> Iterator[int]:
+def stream(model: Decoder, source: Source, choose: Choose, *, bos: int | Tensor, limit: int) -> Iterator[int]:
     """The tokens of one output, each as soon as it is chosen: source (1, S)."""
     token = torch.zeros(1, dtype=torch.long, device=source.device) + bos
     state = model.start(source)
@@ -80,7 +80,7 @@ def stream(model: Decoder, source: Tensor, choose: Choose, *, bos: int | Tensor,
 
 
 @torch.inference_mode()
-def _generate(model: Decoder, source: Tensor, limits: Tensor, choose: Choose, bos: int | Tensor, eos: int, penalty: float,
+def _generate(model: Decoder, source: Source, limits: Tensor, choose: Choose, bos: int | Tensor, eos: int, penalty: float,
               scored: bool) -> list[Hypothesis]:  # fmt: skip
     """Step all sentences together, one output each."""
     finished: list[Hypothesis | None] = [None] * len(source)
@@ -95,7 +95,7 @@ def _generate(model: Decoder, source: Tensor, limits: Tensor, choose: Choose, bo
         logits, state = model.step(token, state)  # (B, V)
         token = choose(logits)  # (B,)
         if scored:
-            total += logits.gather(1, token[:, None])[:, 0] - blocked_logsumexp(logits)
+            total += logits.gather(1, token[:, None])[:, 0] - _log_total(model, logits)
 
         # Append the token of each row; finish sentences at their end token or their limit.
         for row, (i, token_id) in enumerate(zip(rows, token.tolist(), strict=True)):
@@ -119,7 +119,7 @@ def _generate(model: Decoder, source: Tensor, limits: Tensor, choose: Choose, bo
 
 
 @torch.inference_mode()
-def beam(model: Decoder, source: Tensor, limits: Tensor, *, bos: int | Tensor, eos: int, width: int,
+def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, eos: int, width: int,
          penalty: float = 1.0) -> list[list[Hypothesis]]:  # fmt: skip
     """Keep the `width` best unfinished outputs at each step; return the best finished ones of each sentence, best first.
 
@@ -140,7 +140,8 @@ def beam(model: Decoder, source: Tensor, limits: Tensor, *, bos: int | Tensor, e
     while len(sentence):
         # One step: the 2W best extensions of each sentence's beams.
         logits, state = model.step(token, state)  # (B · W, V)
-        best, parent, token = _extend(score, logits, min(2 * width, width * logits.shape[-1]))  # (B, 2W)
+        offset = score - _log_total(model, logits).view_as(score)  # added to each beam's logits
+        best, parent, token = _extend(offset, logits, min(2 * width, width * logits.shape[-1]))  # (B, 2W)
         length = output.shape[-1] + 1
 
         # Collect the candidates that end here: at an end token, or at the limit of their sentence.
@@ -173,10 +174,13 @@ def beam(model: Decoder, source: Tensor, limits: Tensor, *, bos: int | Tensor, e
     return [[Hypothesis(tokens, total) for total, tokens in outputs] for outputs in best_first]
 
 
-def _extend(score: Tensor, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best extensions of the beams (B, W) by logits (B · W, V): scores, parents and last tokens, each (B, count)."""
+def _extend(offset: Tensor, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest offset (B, W) + logits (B · W, V) of each sentence: scores, parents and last tokens, each (B, count)."""
     vocab = logits.shape[-1]
-    logits = logits.view(*score.shape, vocab)
-    offset = score - blocked_logsumexp(logits.flatten(0, 1)).view_as(score)  # added to each beam's logits
-    best, index = blocked_topk(logits, count, offset)  # (B, count)
+    best, index = blocked_topk(logits.view(*offset.shape, vocab), count, offset)  # (B, count)
     return best, index // vocab, index % vocab
+
+
+def _log_total(model: Decoder, logits: Tensor) -> Tensor:
+    """What turns logits into log-probabilities, subtracted: (R, V) → (R,); 0 if the decoder has done it."""
+    return logits.new_zeros(len(logits)) if getattr(model, "normalized", False) else blocked_logsumexp(logits)

@@ -5,9 +5,20 @@ Shapes: B sentences, W beams, R rows, S source length, V vocabulary.
 
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
-__all__ = ["Decoder", "reorder"]
+__all__ = ["Decoder", "Source", "reorder"]
+
+
+class Source(Protocol):
+    """What is decoded: token ids (B, S), or any batch that its decoder's `start` reads, such as `conformer.Utterances`."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the search runs."""
 
 
 @runtime_checkable
@@ -17,10 +28,12 @@ class Decoder(Protocol):
     The searches call `start`, then `step` with one token of each row, and `reorder` the state when beams swap parents or
     sentences leave the batch.  A state is immutable, so that a step may be repeated.  It is any nest of tensors, batch
     first, or of objects with their own `reorder`.  `decode.fast.decoder` makes one from a model.
+
+    A decoder with an attribute `normalized = True` returns scores that are summed as they are, instead of logits.
     """
 
-    def start(self, source: Tensor) -> Any:
-        """Read the source or prompt (B, S) → the state before the first token."""
+    def start(self, source: Any) -> Any:
+        """Read the source or prompt, token ids (B, S) or another `Source` → the state before the first token."""
 
     def step(self, token: Tensor, state: Any) -> tuple[Tensor, Any]:
         """The last token (R,) and the state before it → logits (R, V) of the next one and the state after it."""
