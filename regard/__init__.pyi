@@ -10,6 +10,7 @@ from regard.layers.attention import attend as attend
 from regard.layers.tap import watch as watch
 from regard.models.bahdanau import Bahdanau as Bahdanau
 from regard.models.bert import BERT as BERT
+from regard.models.conformer import Conformer as Conformer
 from regard.models.elmo import ELMo as ELMo
 from regard.models.gpt import GPT as GPT
 from regard.models.image_gpt import ImageGPT as ImageGPT
@@ -29,6 +30,8 @@ from regard.tasks.image_generation import ImageGenerator as ImageGenerator
 from regard.tasks.language_model import TextGenerator as TextGenerator
 from regard.tasks.load import load as load
 from regard.tasks.masked_lm import MaskedLM as MaskedLM
+from regard.tasks.speech import Transcriber as Transcriber
+from regard.tasks.speech import Transcript as Transcript
 from regard.tasks.text_classification import TextClassifier as TextClassifier
 from regard.tasks.text_embedding import TextEmbedder as TextEmbedder
 from regard.tasks.translation import Translation as Translation

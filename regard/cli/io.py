@@ -28,9 +28,9 @@ def open_run(run: str, verb: str, device: str, precision: str = "float32") -> An
 
 @contextmanager
 def read_texts(
-    texts: list[str] | None, file: Path | None, activity: str, size: int = TEXTS_PER_CHUNK
+    texts: list[str] | None, file: Path | None, activity: str, size: int = TEXTS_PER_CHUNK, total: float | None = None
 ) -> Iterator[tuple[Iterator[list[str]], Count]]:
-    """Chunks of texts from the command line, a file or standard input, and a progress counter."""
+    """Chunks of texts from the command line, a file or standard input, and a progress counter, up to `total` if it is known."""
     from regard.data.files import read_lines
 
     if texts and file:
@@ -40,7 +40,7 @@ def read_texts(
         print("regard: type one text per line, Ctrl-D ends", file=sys.stderr)
     lines = iter(texts) if texts else read_lines(file or Path("-"))
     size = 1 if interactive else size
-    with show_progress(activity, enabled=not interactive) as count:
+    with show_progress(activity, enabled=not interactive, total=total) as count:
         yield _warn_if_empty(iter(lambda: list(islice(lines, size)), [])), count
 
 
@@ -54,16 +54,26 @@ def _warn_if_empty(chunks: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 @contextmanager
-def show_progress(activity: str, enabled: bool = True) -> Iterator[Count]:
-    """A line on standard error that counts what is done, if that is a terminal."""
+def show_progress(activity: str, enabled: bool = True, total: float | None = None) -> Iterator[Count]:
+    """A line on standard error that counts what is done, if that is a terminal; with a `total`, a bar and the time left."""
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        ProgressColumn,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
     if not console.is_terminal or not enabled:
         yield lambda before, done: None
         return
-    columns = (SpinnerColumn(), TextColumn(f"{activity}: {{task.completed:,}}"), TimeElapsedColumn())
+    columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn(f"{activity}: {{task.completed:,}}"), TimeElapsedColumn()]
+    if total:
+        columns[2:] = [TextColumn("of {task.total:,.0f}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()]
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(activity, total=None)
+        task = progress.add_task(activity, total=total)
         yield lambda before, done: progress.update(task, completed=before + done)

@@ -7,8 +7,8 @@ import typer
 
 __all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Device", "DrawingFile", "GridFile", "HFCheckpointPath", "Head",
            "Input", "Json", "Layer", "LengthPenalty", "MaskedTexts", "NBest", "Out", "Precision", "PrefixedTexts",
-           "Recipe", "RunPath", "Seed", "Sentences", "Split", "StopStrings", "Temperature", "TextsOrImages", "Tokens", "TopK",
-           "TopP", "VectorFile", "Word", "Words"]  # fmt: skip
+           "Recipe", "RunPath", "Seed", "Sentences", "SoundFiles", "Split", "StopStrings", "Temperature", "TextsOrImages", "Tokens",
+           "TopK", "TopP", "VectorFile", "Word", "Words"]  # fmt: skip
 
 # fmt: off
 RunPath = Annotated[str, typer.Argument(help="A run folder, such as runs/multi30k.", show_default=False)]
@@ -23,6 +23,8 @@ MaskedTexts = Annotated[list[str] | None, typer.Argument(
     help="Texts with [MASK] for each word to predict; by default, the lines of standard input.", show_default=False)]
 TextsOrImages = Annotated[list[str] | None, typer.Argument(
     help="Texts, or image files; by default, the lines of standard input.", show_default=False)]
+SoundFiles = Annotated[list[str] | None, typer.Argument(
+    help="Sound files (wav, flac, ogg, mp3); by default, the lines of standard input.", show_default=False)]
 Words = Annotated[list[str] | None, typer.Argument(
     help="Words; by default, the lines of standard input.", show_default=False)]
 HFCheckpointPath = Annotated[str, typer.Argument(

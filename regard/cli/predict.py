@@ -1,10 +1,11 @@
-"""Verbs that run a trained model: translate, ask, generate, fill, classify, embed, neighbors."""
+"""Verbs that run a trained model: translate, ask, generate, fill, classify, embed, neighbors, transcribe."""
 
 import dataclasses
 import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from regard.tasks.image_generation import ImageGenerator
     from regard.tasks.language_model import TextGenerator
     from regard.tasks.masked_lm import MaskedLM
+    from regard.tasks.speech import Transcriber
     from regard.tasks.text_classification import TextClassifier
     from regard.tasks.text_embedding import Prediction, TextEmbedder
     from regard.tasks.translation import Translation, Translator
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     Embedder = TextEmbedder | MaskedLM | BidirectionalLM | TextClassifier | WordVectors
 
-__all__ = ["ask", "classify", "embed", "fill", "generate", "neighbors", "translate"]
+__all__ = ["ask", "classify", "embed", "fill", "generate", "neighbors", "transcribe", "translate"]
 
 MAX_COMPARED = 30  # texts in a table of all pairs
 COLUMNS = 5  # words whose neighbors are in one table
@@ -219,6 +221,52 @@ def _classify(predict: "Callable[..., list[list[Prediction]]]", inputs: Sequence
     except ValueError:
         for item in inputs:
             yield predict([item])[0]
+
+
+def transcribe(run: RunPath, files: options.SoundFiles = None, input_: Input = None, beam: options.Beam = None,
+               timestamps: Annotated[bool, typer.Option(
+                   "--timestamps", help="Print a line for each word: file, start and end in seconds, word.")] = False,
+               piece: Annotated[float | None, typer.Option(
+                   help="Cut longer sound into pieces of this many seconds, where it is quietest.  "
+                        "[default: 20, or the longest of training]", show_default=False)] = None,
+               device: Device = "auto", json_: Json = False) -> None:  # fmt: skip
+    """Transcribe speech: sound files of any length, rate and number of channels.
+
+    regard transcribe runs/an4-joint clip.wav --timestamps
+    """
+    transcriber: Transcriber = open_run(run, "transcribe", device)
+    search = partial(transcriber.stream, beam=beam, timestamps=timestamps, piece=piece)
+    done, total = 0, _seconds(files or [])
+    with read_texts(files, input_, "transcribing, seconds", total=total) as (chunks, count):
+        for chunk in chunks:
+            seconds = 0
+
+            def progress(heard: int, before: int = done) -> None:
+                nonlocal seconds
+                seconds = heard
+                count(before, heard)
+
+            for file, found in zip(chunk, search(chunk, progress=progress), strict=True):
+                if json_:
+                    print(json.dumps({"source": file, **dataclasses.asdict(found)}, ensure_ascii=False))
+                elif timestamps:
+                    for word in found.words:
+                        print(file, f"{word.start:.2f}", f"{word.end:.2f}", word.text, sep="\t")
+                else:
+                    print(file, found.text, sep="\t")
+                sys.stdout.flush()
+            done += seconds
+
+
+def _seconds(files: Sequence[str]) -> float:
+    """How long sound files are together; those that cannot be read are reported when they are transcribed."""
+    from regard.data.audio.io import audio_seconds
+
+    total = 0.0
+    for file in files:
+        with suppress(ValueError):
+            total += audio_seconds(file)
+    return total
 
 
 def embed(run: RunPath, texts: options.TextsOrImages = None, input_: Input = None, word: options.Word = None,

@@ -238,6 +238,7 @@ class CachedDecoder:
 
     functions: DecoderFunctions
     start: Callable[[Any], DecoderState]  # reads the source or prompt (B, S)
+    start: Callable[[Any], DecoderState]  # reads the source or prompt (B, S), the images, or the utterances
 
     def step(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """The last token (R,) and the state before it → logits (R, V) of the next one and the state after it."""

@@ -16,6 +16,7 @@ from regard.tasks import (
     language_model,
     masked_lm,
     span_corruption,
+    speech,
     text_classification,
     translation,
     word_vectors,
@@ -35,6 +36,7 @@ TASKS: dict[str, Task[Any, Any, Any, Any]] = {
     "image_classification": image_classification.TASK,
     "image_generation": image_generation.TASK,
     "captioning": captioning.TASK,
+    "speech": speech.TASK,
 }
 
 

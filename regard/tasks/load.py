@@ -18,6 +18,7 @@ from regard.tasks.image_classification import ImageClassifier
 from regard.tasks.image_generation import ImageGenerator
 from regard.tasks.language_model import TextGenerator
 from regard.tasks.masked_lm import MaskedLM
+from regard.tasks.speech import Transcriber
 from regard.tasks.text_classification import TextClassifier
 from regard.tasks.text_embedding import TextEmbedder
 from regard.tasks.translation import Translator
@@ -26,7 +27,7 @@ from regard.tasks.word_vectors import WordVectors
 __all__ = ["Predictor", "TextPredictor", "load", "pick_device"]
 
 TextPredictor = Translator | TextGenerator | MaskedLM | TextClassifier | TextEmbedder
-Predictor = TextPredictor | WordVectors | BidirectionalLM | ImageClassifier | ImageGenerator | ImageCaptioner
+Predictor = TextPredictor | WordVectors | BidirectionalLM | ImageClassifier | ImageGenerator | ImageCaptioner | Transcriber
 
 
 def pick_device(wanted: str) -> torch.device:

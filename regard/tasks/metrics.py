@@ -1,9 +1,11 @@
-"""How good a model is: BLEU and chrF by sacreBLEU with their signatures, accuracy and F1, AER, Spearman, validation loss."""
+"""How good a model is: BLEU and chrF by sacreBLEU, word error rate by jiwer, accuracy and F1, AER, Spearman, validation loss."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from importlib.metadata import version
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import jiwer
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -12,7 +14,7 @@ from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, nn
 
 __all__ = ["Batch", "Score", "alignment_error_rate", "caption_scores", "classification_scores", "evaluate", "spearman",
-           "to_device", "translation_scores"]  # fmt: skip
+           "to_device", "transcript_scores", "translation_scores"]  # fmt: skip
 
 
 class Score(NamedTuple):
@@ -90,6 +92,20 @@ def caption_scores(answers: Sequence[str], references: Sequence[Sequence[str]], 
         scores.append(Score(f"BLEU-{order}", value, str(metric.get_signature())))
     exact = 100 * sum(answer in refs for answer, refs in zip(answers, references, strict=True)) / len(answers)
     return [*scores, Score("exact", exact, "captions equal to a reference")]
+
+
+def transcript_scores(answers: Sequence[str], references: Sequence[str]) -> list[Score]:
+    """Word and character error rate of transcripts, by jiwer, and how many are exact."""
+    words = jiwer.process_words(list(references), list(answers))
+    characters = jiwer.process_characters(list(references), list(answers))
+    exact = sum(answer == reference for answer, reference in zip(answers, references, strict=True))
+    scores = [
+        Score(f"{unit} error rate", 100 * rate, f"{found.substitutions:,} substitutions, {found.deletions:,} deletions, "
+              f"{found.insertions:,} insertions of {found.hits + found.substitutions + found.deletions:,} {unit}s; "
+              f"jiwer {version('jiwer')}")
+        for unit, rate, found in (("word", words.wer, words), ("character", characters.cer, characters))
+    ]  # fmt: skip
+    return [*scores, Score("exact", 100 * exact / len(answers), f"{exact:,} of {len(answers):,} transcripts")]
 
 
 def classification_scores(predicted: Sequence[str], wanted: Sequence[str], labels: Sequence[str], what: str) -> list[Score]:
