@@ -7,8 +7,8 @@ import typer
 
 __all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Device", "DrawingFile", "GridFile", "HFCheckpointPath", "Head",
            "Input", "Json", "Layer", "LengthPenalty", "MaskedTexts", "NBest", "Out", "Precision", "PrefixedTexts",
-           "Recipe", "RunPath", "Seed", "Sentences", "SoundFiles", "Split", "StopStrings", "Temperature", "TextsOrImages", "Tokens",
-           "TopK", "TopP", "VectorFile", "Word", "Words"]  # fmt: skip
+           "Recipe", "RunPath", "Seed", "Sentences", "SoundFiles", "Split", "StopStrings", "Temperature", "TextsOrImages",
+           "Tokens", "TopK", "TopP", "VectorFile", "Word", "Words"]  # fmt: skip
 
 # fmt: off
 RunPath = Annotated[str, typer.Argument(help="A run folder, such as runs/multi30k.", show_default=False)]

@@ -230,14 +230,6 @@ class CachedDecoder:
     """The `Decoder` of a stack of blocks.  A step calls no modules, so no hooks; `watch` receives attention weights."""
 
     functions: DecoderFunctions
-    start: Callable[[Tensor], DecoderState]  # reads the source or prompt (B, S), or the images
-    """The `Decoder` of a Transformer, T5, GPT or Conformer.
-
-    A step calls no modules, so no hooks; `watch` receives attention weights.
-    """
-
-    functions: DecoderFunctions
-    start: Callable[[Any], DecoderState]  # reads the source or prompt (B, S)
     start: Callable[[Any], DecoderState]  # reads the source or prompt (B, S), the images, or the utterances
 
     def step(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:

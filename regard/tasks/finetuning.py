@@ -66,8 +66,8 @@ def inherit_encoder(tables: Tables, changes: Iterable[str], families: Mapping[st
     for key in (change.partition("=")[0] for change in changes):
         table, _, name = key.partition(".")
         if (key.startswith("model.encoder") and key != "model.encoder.image") or (table == "data" and name in PREPARED):
-            raise ValueError(f"{key} and init_encoder={folder.path} were both given; the encoder and its preprocessing are those of "
-                             f"init_encoder")  # fmt: skip
+            raise ValueError(f"{key} and init_encoder={folder.path} were both given; the encoder and how it reads images are "
+                             f"those of init_encoder")  # fmt: skip
     image = model.get("encoder", {}).get("image", config.image)
     if image != config.image and family not in ANY_SIZE:
         raise ValueError(f"init_encoder={folder.path} is a {family} for images of {config.image} pixels; remove "

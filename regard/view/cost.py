@@ -61,10 +61,8 @@ def cost(family: str, config: Any, source: int, target: int) -> list[Part]:
     """Count a model part by part; the last part is the whole.
 
     An encoder-decoder is counted for a source and a target of these lengths in tokens, a model of one text for `source`
-    tokens, an image model for one image, a caption model for one image and a caption of `target` tokens.  The model runs on
-    torch's meta device, and torch counts the matrix products.
-    tokens, a model of speech for `source` frames, an image model for one image.  The model runs on torch's meta device, and
-    torch counts the matrix products.
+    tokens, a model of speech for `source` frames, an image model for one image, a caption model for one image and a caption
+    of `target` tokens.  The model runs on torch's meta device, and torch counts the matrix products.
     """
     captions = FAMILIES[family].kind == "captioner"
     if hasattr(config, "image") and not captions:
