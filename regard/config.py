@@ -315,8 +315,14 @@ def build(table: str, cls: type[Config], values: Mapping[str, Any], base: Mappin
     for key in values:
         if key not in known:
             raise ValueError(f"unknown key {table}.{key}{nearest(key, known)}; keys of {table} are {', '.join(known)}")
+    base = base or {}
+    inner = {  # a table in this one, such as model.encoder, changes the keys it names; with a family it is another model
+        key: {**base[key], **value}
+        for key, value in values.items()
+        if isinstance(value, dict) and "family" not in value and isinstance(base.get(key), dict)
+    }
     try:
-        return cls(**{**(base or {}), **values})
+        return cls(**{**base, **values, **inner})
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join([table, *map(str, first["loc"])])
