@@ -25,6 +25,7 @@ from regard.models.transformer import TransformerConfig as TransformerConfig
 from regard.models.vit import ViT as ViT
 from regard.models.word2vec import Word2Vec as Word2Vec
 from regard.tasks.bidirectional_lm import BidirectionalLM as BidirectionalLM
+from regard.tasks.captioning import ImageCaptioner as ImageCaptioner
 from regard.tasks.image_classification import ImageClassifier as ImageClassifier
 from regard.tasks.image_generation import ImageGenerator as ImageGenerator
 from regard.tasks.language_model import TextGenerator as TextGenerator
@@ -38,6 +39,8 @@ from regard.tasks.translation import Translation as Translation
 from regard.tasks.translation import Translator as Translator
 from regard.tasks.word_vectors import WordVectors as WordVectors
 from regard.train.loop import fit as fit
+from regard.view.caption_maps import CaptionMap as CaptionMap
+from regard.view.caption_maps import map_caption as map_caption
 from regard.view.cost import cost as cost
 from regard.view.image_maps import ImageMap as ImageMap
 from regard.view.image_maps import map_image_attention as map_image_attention

@@ -41,7 +41,7 @@ __all__ = [
 ]  # fmt: skip
 
 STRICT = ConfigDict(extra="forbid", strict=True)
-TOP_LEVEL = ("name", "task", "init", "untrained", "licence")  # keys outside any table
+TOP_LEVEL = ("name", "task", "init", "init_encoder", "untrained", "licence")  # keys outside any table
 TABLES = ("model", "data", "train", "decode")
 COUNTED = ("vocab", "classes")  # keys of a model that the data decides
 
@@ -179,6 +179,7 @@ class Run:
     model: Any  # config of the family
     task: str = "translation"
     init: str = ""  # run folder to fine-tune: its model, tokenizer and weights
+    init_encoder: str = ""  # run folder of an image classifier: the image encoder of a caption model, with its weights
     untrained: tuple[str, ...] = ()  # heads that an imported checkpoint lacked: lm_head, pooler, classifier
     data: Any = None  # config of the task's data
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
@@ -298,6 +299,7 @@ def build_run(name: str, tables: Tables, families: Mapping[str, Family], tasks: 
         family=family_name,
         task=task,
         init=str(tables.get("init", "")),
+        init_encoder=str(tables.get("init_encoder", "")),
         untrained=tuple(untrained),
         model=build("model", family.config, model, {f.name: getattr(base, f.name) for f in dataclasses.fields(family.config)}),
         data=build("data", tasks[task].data, tables.get("data", {})),
@@ -313,8 +315,14 @@ def build(table: str, cls: type[Config], values: Mapping[str, Any], base: Mappin
     for key in values:
         if key not in known:
             raise ValueError(f"unknown key {table}.{key}{nearest(key, known)}; keys of {table} are {', '.join(known)}")
+    base = base or {}
+    inner = {  # a table in this one, such as model.encoder, changes the keys it names; with a family it is another model
+        key: {**base[key], **value}
+        for key, value in values.items()
+        if isinstance(value, dict) and "family" not in value and isinstance(base.get(key), dict)
+    }
     try:
-        return cls(**{**(base or {}), **values})
+        return cls(**{**base, **values, **inner})
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join([table, *map(str, first["loc"])])

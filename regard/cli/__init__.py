@@ -18,7 +18,7 @@ import typer
 
 from regard.cli.convert import export, import_
 from regard.cli.inspect import cost, show
-from regard.cli.predict import ask, classify, embed, fill, generate, neighbors, transcribe, translate
+from regard.cli.predict import ask, caption, classify, embed, fill, generate, neighbors, transcribe, translate
 from regard.cli.train import compare, recipes, score, train
 from regard.version import VERSION
 
@@ -30,24 +30,8 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
     help="Train, run and see inside Transformers, on your own data, on your own machine.",
 )  # fmt: skip
-VERBS = (
-    train,
-    recipes,
-    translate,
-    ask,
-    generate,
-    fill,
-    classify,
-    embed,
-    neighbors,
-    transcribe,
-    import_,
-    export,
-    score,
-    compare,
-    show,
-    cost,
-)
+VERBS = (train, recipes, translate, ask, generate, fill, classify, caption, transcribe, embed, neighbors, import_, export, score,
+         compare, show, cost)  # fmt: skip
 for verb in VERBS:
     app.command(verb.__name__.rstrip("_"))(verb)
 

@@ -11,7 +11,7 @@ __all__ = ["export", "import_"]
 
 
 def import_(what: HFCheckpointPath, to: Annotated[Path, typer.Option(help="The new run folder.", show_default=False)]) -> None:
-    """Convert a Hugging Face checkpoint: GPT-2, BERT, T5, or Marian with a tokenizer.json; ViT, Swin, Swin V2, ResNet.
+    """Convert a Hugging Face checkpoint: GPT-2, BERT, T5, Marian with a tokenizer.json; ViT, Swin, ResNet; ViT with GPT-2.
 
     regard import all-MiniLM-L6-v2/ --to runs/minilm
 

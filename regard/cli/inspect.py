@@ -11,6 +11,7 @@ import typer
 from regard.cli.options import Beam, Device, DrawingFile, Head, Json, Layer, RunPath
 
 if TYPE_CHECKING:
+    from regard.tasks.captioning import ImageCaptioner
     from regard.tasks.image_classification import ImageClassifier
     from regard.tasks.load import TextPredictor
     from regard.view.cost import ImageCost, Part
@@ -30,6 +31,7 @@ def show(
     source token; of other models, a row for each query token and a column for each key token.
 
     For an image, the weights of the last layer or of --layer, head by head over the image, in IMAGE-attention.png or --out.
+    A caption model is shown word by word, also in the terminal.
 
     regard show runs/multi30k "A man is riding a bike." --out bike.png
 
@@ -67,24 +69,45 @@ def _show_text(predictor: "TextPredictor", text: str, out: Path | None, layer: i
         console.print(to_terminal(attention, console.width), width=width, soft_wrap=True)
 
 
-def _show_image(classifier: "ImageClassifier", image: str, out: Path | None, layer: int | None, head: int | None,
-                beam: int | None) -> None:  # fmt: skip
+def _show_image(predictor: "ImageClassifier | ImageCaptioner", image: str, out: Path | None, layer: int | None,
+                head: int | None, beam: int | None) -> None:  # fmt: skip
+    file = out or Path(f"{Path(image).stem}-attention.png")
+    show_answer = _show_caption if "caption" in predictor.VERBS else _show_classes
+    show_answer(predictor, image, file, layer, head, beam)  # type: ignore[arg-type]
+
+
+def _show_classes(classifier: "ImageClassifier", image: str, file: Path, layer: int | None, head: int | None,
+                  beam: int | None) -> None:  # fmt: skip
     from regard.view.image_maps import map_image_attention, to_file
 
     if beam is not None:
-        raise ValueError(f"--beam {beam} is for translations; {classifier.run.name} classifies images")
-    file = out or Path(f"{Path(image).stem}-attention.png")
+        raise ValueError(f"--beam {beam} is for translations and captions; {classifier.run.name} classifies images")
     attention = map_image_attention(classifier, image, layer, head)
     for note in to_file(attention, file):
         print(note, file=sys.stderr)
     print(f"{attention.caption}, saved {file}")
 
 
+def _show_caption(captioner: "ImageCaptioner", image: str, file: Path, layer: int | None, head: int | None,
+                  beam: int | None) -> None:  # fmt: skip
+    from rich.console import Console
+
+    from regard.view.caption_maps import map_caption, to_file, to_terminal
+
+    attention = map_caption(captioner, image, beam=beam, layer=layer, head=head)
+    for note in to_file(attention, file):
+        print(note, file=sys.stderr)
+    if attention.words:
+        console = Console()
+        console.print(to_terminal(attention, console.width), soft_wrap=True)
+    print(f"{attention.caption or 'an empty caption'}, saved {file}")
+
+
 def cost(
     models: Annotated[list[str], typer.Argument(
         metavar="MODEL [KEY=VALUE]", show_default=False,
         help="Models by name (transformer-base, vit-base), or run folders; and config keys to override (depth=48).")],
-    source: Annotated[int, typer.Option(help="Length of the source sentence or the text, in tokens.")] = 32,
+    source: Annotated[int, typer.Option(help="Length of the source sentence or the text, in tokens; of speech, in frames.")] = 32,
     target: Annotated[int, typer.Option(help="Length of the target sentence, in tokens.")] = 32,
     image: Annotated[int | None, typer.Option(
         help="Side of the image, in pixels.  [default: each model's own]", show_default=False)] = None,
@@ -174,6 +197,8 @@ def _print_image_costs(counted: "dict[str, ImageCost]", changes: list[str]) -> N
 
 def _lengths(parts: "list[Part]", source: int, target: int) -> str:
     pair = any(part.name == "decoder" for part in parts)
+    if any(part.name == "subsampling" for part in parts):
+        return f"one recording of {source} frames" + (f" and {target} tokens" if pair else "")
     return f"one pair of {source} and {target} tokens" if pair else f"one text of {source} tokens"
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 __all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Device", "DrawingFile", "GridFile", "HFCheckpointPath", "Head",
-           "Input", "Json", "Layer", "LengthPenalty", "MaskedTexts", "NBest", "Out", "Precision", "PrefixedTexts",
+           "Images", "Input", "Json", "Layer", "LengthPenalty", "MaskedTexts", "NBest", "Out", "Precision", "PrefixedTexts",
            "Recipe", "RunPath", "Seed", "Sentences", "SoundFiles", "Split", "StopStrings", "Temperature", "TextsOrImages",
            "Tokens", "TopK", "TopP", "VectorFile", "Word", "Words"]  # fmt: skip
 
@@ -25,6 +25,8 @@ TextsOrImages = Annotated[list[str] | None, typer.Argument(
     help="Texts, or image files; by default, the lines of standard input.", show_default=False)]
 SoundFiles = Annotated[list[str] | None, typer.Argument(
     help="Sound files (wav, flac, ogg, mp3); by default, the lines of standard input.", show_default=False)]
+Images = Annotated[list[str] | None, typer.Argument(
+    help="Image files; by default, the lines of standard input.", show_default=False)]
 Words = Annotated[list[str] | None, typer.Argument(
     help="Words; by default, the lines of standard input.", show_default=False)]
 HFCheckpointPath = Annotated[str, typer.Argument(
@@ -61,7 +63,7 @@ Seed = Annotated[int, typer.Option(help="Random seed of the samples.")]
 Device = Annotated[str, typer.Option(help="cuda, mps or cpu; auto is the first available.")]
 Precision = Annotated[str, typer.Option(help="float32, or int8: weights rounded to 8 bits, faster on a CPU.")]
 Layer = Annotated[int | None, typer.Option(
-    help="A layer, from 1.  [default: mean of all; the last for an image]", show_default=False)]
+    help="A layer, from 1.  [default: mean of all; the last for an image or a caption]", show_default=False)]
 Head = Annotated[int | None, typer.Option(
     help="A head, from 1.  [default: mean of all; each for an image]", show_default=False)]
 # fmt: on

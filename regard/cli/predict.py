@@ -1,4 +1,4 @@
-"""Verbs that run a trained model: translate, ask, generate, fill, classify, embed, neighbors, transcribe."""
+"""Verbs that run a trained model: translate, ask, generate, fill, classify, caption, transcribe, embed, neighbors."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict, TypeVar
 
 import typer
 
@@ -21,23 +21,26 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard.tasks.bidirectional_lm import BidirectionalLM
+    from regard.tasks.captioning import Caption, ImageCaptioner
     from regard.tasks.image_classification import ImageClassifier
     from regard.tasks.image_generation import ImageGenerator
     from regard.tasks.language_model import TextGenerator
     from regard.tasks.masked_lm import MaskedLM
     from regard.tasks.speech import Transcriber
     from regard.tasks.text_classification import TextClassifier
-    from regard.tasks.text_embedding import Prediction, TextEmbedder
+    from regard.tasks.text_embedding import TextEmbedder
     from regard.tasks.translation import Translation, Translator
     from regard.tasks.word_vectors import Neighbor, WordVectors
 
     Embedder = TextEmbedder | MaskedLM | BidirectionalLM | TextClassifier | WordVectors
 
-__all__ = ["ask", "classify", "embed", "fill", "generate", "neighbors", "transcribe", "translate"]
+__all__ = ["ask", "caption", "classify", "embed", "fill", "generate", "neighbors", "transcribe", "translate"]
 
 MAX_COMPARED = 30  # texts in a table of all pairs
 COLUMNS = 5  # words whose neighbors are in one table
 CONTEXT = 40  # characters shown before a word
+
+Answer = TypeVar("Answer")
 
 
 def translate(run: RunPath, sentences: options.Sentences = None, input_: Input = None, beam: options.Beam = None,
@@ -202,7 +205,7 @@ def classify(run: RunPath, texts: options.TextsOrImages = None, input_: Input = 
     with read_texts(texts, input_, "classifying", size) as (chunks, count):
         for chunk in chunks:
             inputs = _encode(predictor, chunk)
-            found = _classify(partial(predictor.classify, top=top), inputs, partial(count, done))
+            found = _predict_each(partial(predictor.classify, top=top), inputs, partial(count, done))
             for source, classes in zip(chunk, found, strict=True):
                 if json_:
                     print(json.dumps({"source": source, "classes": [c._asdict() for c in classes]}, ensure_ascii=False))
@@ -213,9 +216,9 @@ def classify(run: RunPath, texts: options.TextsOrImages = None, input_: Input = 
             sys.stdout.flush()
 
 
-def _classify(predict: "Callable[..., list[list[Prediction]]]", inputs: Sequence[object], progress: Callable[[int], None]
-              ) -> Iterator["list[Prediction]"]:  # fmt: skip
-    """The classes of each text or image; one that cannot be read does not discard those before it."""
+def _predict_each(predict: Callable[..., list[Answer]], inputs: Sequence[object], progress: Callable[[int], None]
+                  ) -> Iterator[Answer]:  # fmt: skip
+    """The answer to each text or image; one that cannot be read does not discard those before it."""
     try:
         yield from predict(inputs, progress=progress)
     except ValueError:
@@ -267,6 +270,54 @@ def _seconds(files: Sequence[str]) -> float:
         with suppress(ValueError):
             total += audio_seconds(file)
     return total
+
+
+def caption(run: RunPath, images: options.Images = None, input_: Input = None, beam: options.Beam = None,
+            n_best: Annotated[int, typer.Option(
+                help="Captions per image, printed as image, rank, score and caption, separated by tabs.")] = 1,
+            length_penalty: options.LengthPenalty = None,
+            show: Annotated[Path | None, typer.Option(
+                help="Draw the image once per word, with where the model looked: a .png, .svg, .pdf or .json file.",
+                show_default=False)] = None,
+            device: Device = "auto", precision: Precision = "float32", json_: Json = False) -> None:  # fmt: skip
+    """Write captions of images.
+
+    regard caption runs/flickr8k-attend photo.jpg --beam 5 --show words.png
+    """
+    if show:
+        from regard.view.draw import check_file
+
+        check_file(show, "--show")
+    captioner: ImageCaptioner = open_run(run, "caption", device, precision)
+    search = partial(captioner.caption, beam=beam, n_best=n_best, length_penalty=length_penalty)
+    done = 0
+    with read_texts(images, input_, "captioning", max(2, captioner.run.decode.batch_size)) as (chunks, count):
+        for chunk in chunks:
+            if show and len(chunk) > 1:
+                raise ValueError(f"--show {show} draws one image, and there are more; give one, or leave --show out")
+            for image, found in zip(chunk, _predict_each(search, chunk, partial(count, done)), strict=True):
+                _print_caption(image, found, n_best, json_)
+                if show:
+                    _draw_caption(captioner, image, found, show)
+            done += len(chunk)
+            sys.stdout.flush()
+
+
+def _print_caption(image: str, found: "Caption", n_best: int, json_: bool) -> None:
+    if json_:
+        print(json.dumps({"source": image, **dataclasses.asdict(found)}, ensure_ascii=False))
+    elif n_best > 1:
+        for rank, hypothesis in enumerate(found.n_best, 1):
+            print(image, rank, f"{hypothesis.score:.4f}", hypothesis.text, sep="\t")
+    else:
+        print(image, found.text, sep="\t")
+
+
+def _draw_caption(captioner: "ImageCaptioner", image: str, found: "Caption", file: Path) -> None:
+    from regard.view.caption_maps import map_caption, to_file
+
+    for note in (*to_file(map_caption(captioner, image, caption=found), file), f"saved {file}"):
+        print(note, file=sys.stderr)
 
 
 def embed(run: RunPath, texts: options.TextsOrImages = None, input_: Input = None, word: options.Word = None,

@@ -1,9 +1,9 @@
-"""Hugging Face checkpoints ↔ run folders: GPT-2, BERT, T5, Marian; ViT, Swin, ResNet.
+"""Hugging Face checkpoints ↔ run folders: GPT-2, BERT, T5, Marian; ViT, Swin, ResNet; ViT with GPT-2 for captions.
 
     checkpoint ── fetch ── import_run ──▶ run folder ── export_run ──▶ checkpoint
     config.json, model.safetensors,       config.json, model.safetensors, run.toml, labels.txt, README.md,
-    tokenizer.json                        tokenizer.json
-    or preprocessor_config.json           if it reads text
+    tokenizer.json if there is text,      tokenizer.json if there is text
+    preprocessor_config.json if images
 
 Each family has a file with its table; `weights` copies tensors by it, `tokenizer` and `image_processor` convert the rest.
 """
@@ -37,6 +37,7 @@ from regard.version import VERSION
 __all__ = ["export_model", "export_run", "fetch", "import_model", "import_run"]
 
 MAX_LEN = 512  # tokens, for a model without a maximum
+CAPTION_LEN = 64  # tokens of a caption, for a checkpoint without a maximum
 HEADS = {"lm_head": "masked tokens", "pooler": "the pooled vector", "classifier": "classes"}
 FETCHED = ["config.json", GENERATION, "model.safetensors", "model.safetensors.index.json", "model-*.safetensors",
            "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt", "modules.json",
@@ -60,17 +61,20 @@ def fetch(name: str) -> Path:
 def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -> None:
     """Convert a checkpoint to a run folder; errors and the model card call it `name`, or by its folder."""
     with _create_whole(to) as part, weights.name_errors(name or str(folder)):
-        imported = weights.read_model(folder)
+        imported, tokenizer = weights.read_model(folder), None
+        data: dict[str, object] = {}
         if text := imported.table.text:
             tokenizer = read_tokenizer_for(imported, text, folder)
             max_len = getattr(imported.config, "max_len", MAX_LEN)
             if limit := read_max_len(folder):
                 max_len = max(2, min(limit, max_len) - 2)  # without start and end
-            data = {"tokenizer": text.tokenizer, "vocab": tokenizer.vocab, "max_len": max_len}
-        else:
-            how = read_processor(folder, imported.table.image_processor, imported.config.channels)
-            imported, tokenizer = _with_image_size(imported, how.image), None
-            data = {key: value for key, value in dataclasses.asdict(how).items() if key != "image"}
+            data |= {"tokenizer": text.tokenizer, "vocab": tokenizer.vocab, "max_len": max_len}
+        if default := imported.table.image_processor:
+            how = read_processor(folder, default, imported.config.channels)
+            imported = _with_image_size(imported, how.image)
+            data |= {key: value for key, value in dataclasses.asdict(how).items() if key != "image"}
+        if text and default:  # captions, as the checkpoint writes them and as long as it does
+            data |= {"normalize": False, "max_len": _caption_limit(imported)}
         run, files = _make_run(imported, to.name, _read_licence(folder), data), RunFolder(part)
         if tokenizer:
             tokenizer.save(files.tokenizer)
@@ -92,13 +96,16 @@ def export_run(folder: Path, to: Path) -> None:
         if labels := files_of_run.read_labels():
             names = dict(enumerate(labels))
             hf |= {"id2label": names, "label2id": {label: i for i, label in names.items()}}
-        if text := weights.family_of(family, config).text:
-            files = _text_files(files_of_run.tokenizer, run, text, hf)
+        table, files = weights.family_of(family, config), dict[str, dict[str, object]]()
+        if text := table.text:
+            files |= _text_files(files_of_run.tokenizer, run, text, hf)
             write_atomic(part / "tokenizer.json", add_special_tokens(files_of_run.tokenizer, text).encode())
-        else:
+        if table.image_processor:
             size, data, half = config.image, run.data, [0.5] * config.channels
             how = ImagePreprocessing(size, resize_side(data, size), data.fit, data.resample, data.mean or half, data.std or half)
-            files = {"config.json": hf, PROCESSOR: describe_processor(how)}
+            files = {"config.json": hf, **files, PROCESSOR: describe_processor(how)}
+        if text and table.image_processor:
+            files[GENERATION]["max_length"] = min(run.data.max_len + 2, config.max_len)  # start and end included
         for name, content in files.items():
             write_atomic(part / name, json.dumps(content, indent=2, ensure_ascii=False).encode())
         weights.write_weights(family, config, model, part, untrained)
@@ -154,12 +161,20 @@ def _text_files(tokenizer_file: Path, run: Run, text: TextFormat, hf: dict[str, 
 
 def _with_image_size(imported: ImportedModel, image: int) -> ImportedModel:
     """Set the image size if config.json has none, as a ResNet's; else check it."""
-    if "image_size" not in imported.checkpoint.config:
+    encoder = imported.checkpoint.get("encoder", imported.checkpoint.config)
+    if isinstance(encoder, dict) and "image_size" not in encoder:
         return dataclasses.replace(imported, config=dataclasses.replace(imported.config, image=image))
     if image != imported.config.image:
         raise ValueError(f"{PROCESSOR} makes images of {image} pixels, its model wants {imported.config.image}; "
                          f"they are not from the same checkpoint: download both again")  # fmt: skip
     return imported
+
+
+def _caption_limit(imported: ImportedModel) -> int:
+    """The longest caption in tokens, without start and end: as the checkpoint generates, or as our data has it."""
+    limit = imported.checkpoint.get("max_length")
+    limit = limit - 2 if isinstance(limit, int) else CAPTION_LEN  # theirs includes the start and end tokens
+    return max(2, min(limit, imported.config.max_len - 1))
 
 
 def _labels(imported: ImportedModel) -> list[str]:

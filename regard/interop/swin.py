@@ -88,6 +88,6 @@ def _map_block(ours: str, hf: str, v2: bool) -> Iterator[TensorMap]:
 V1 = HFFamily(
     "swin", "swin", Swin, _parse_config, _describe_config, _map_tensors, SIZES, "swin.",
     ignored=("relative_position_index", "relative_coords_table"),  # computed from the window size
-    heads=lambda c: ("classifier",), headless="SwinModel",
+    heads=lambda c: ("classifier",), headless="SwinModel", image_processor="ViT",
 )  # fmt: skip
 V2 = replace(V1, model_type="swinv2", prefix="swinv2.", headless="Swinv2Model")

@@ -35,6 +35,12 @@ class TensorMap(NamedTuple):
     ours: str
     hf: tuple[str, ...]
     transform: Transform = SAME
+    heights: tuple[int, ...] = ()  # of theirs, relative to each other; none: all equal
+
+    def split(self, tensor: Tensor) -> tuple[Tensor, ...]:
+        """Split our tensor into those that are stacked."""
+        heights = self.heights or (1,) * len(self.hf)
+        return tensor.split([height * (len(tensor) // sum(heights)) for height in heights])
 
 
 def map_layer(ours: str, *hf: str, weight: Transform = SAME, bias: Transform = SAME) -> Iterator[TensorMap]:
@@ -145,8 +151,8 @@ class HFFamily(Generic[C]):
     heads: Callable[[C], tuple[str, ...]] = lambda config: ()  # of ours, optional in a checkpoint
     headless: str = ""  # the class without heads
     normalize: Callable[[HFCheckpoint], Weights] = lambda hf: hf.weights  # equivalent forms → one
-    text: TextFormat | None = None  # None: it reads images
-    image_processor: str = "ViT"  # if preprocessor_config.json names none
+    text: TextFormat | None = None  # None: it neither reads nor writes text
+    image_processor: str = ""  # the kind, if preprocessor_config.json names none; empty: it reads no images
 
     def describe(self, config: C) -> dict[str, object]:
         """The config.json of a model."""

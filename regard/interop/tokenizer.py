@@ -51,7 +51,7 @@ def _check_special_tokens(imported: ImportedModel, text: TextFormat, tokenizer: 
     """Model and tokenizer must agree on the ids of padding, start and end."""
     ids = special_token_ids(tokenizer.special, text)
     configs = {name: read_json(folder, name) for name in ("config.json", GENERATION)}
-    if text.seq2seq:
+    if text.seq2seq and "pad_token_id" not in text.unchecked:
         configs["config.json"]["pad_token_id"] = imported.config.pad  # also if the file omits it
     for file, hf in configs.items():
         for key, wanted in ids.items():

@@ -18,14 +18,15 @@ from torch import nn
 from regard.config import nearest
 from regard.data.files import write_atomic
 from regard.data.text.tokenizer import SpecialTokens
-from regard.interop import bert, gpt2, marian, resnet, swin, t5, vit
-from regard.interop.tables import ZEROS, HFCheckpoint, HFConfig, HFFamily, TensorMap, TextFormat, Weights
+from regard.interop import bert, gpt2, marian, resnet, swin, t5, vision_encoder_decoder, vit
+from regard.interop.tables import ZEROS, HFCheckpoint, HFConfig, HFFamily, TextFormat, Weights
 from regard.models import state_tensors
 
 __all__ = ["GENERATION", "HF_FAMILIES", "ImportedModel", "describe_config", "export_model", "family_of", "import_model",
            "name_errors", "parse_json", "read_json", "read_model", "special_token_ids", "write_weights"]  # fmt: skip
 
-TABLES = (gpt2.FAMILY, bert.FAMILY, t5.FAMILY, marian.FAMILY, vit.FAMILY, swin.V1, swin.V2, resnet.FAMILY)
+TABLES = (gpt2.FAMILY, bert.FAMILY, t5.FAMILY, marian.FAMILY, vit.FAMILY, swin.V1, swin.V2, resnet.FAMILY,
+          vision_encoder_decoder.FAMILY)  # fmt: skip
 HF_FAMILIES: dict[str, HFFamily[Any]] = {table.model_type: table for table in TABLES}
 INDEX = "model.safetensors.index.json"
 GENERATION = "generation_config.json"
@@ -118,7 +119,7 @@ def write_weights(family: str, config: object, model: nn.Module, folder: Path, u
     for entry in table.map_tensors(config):
         if entry.ours.startswith(omitted):
             continue
-        for name, part in zip(entry.hf, ours[entry.ours].chunk(len(entry.hf)), strict=True):
+        for name, part in zip(entry.hf, entry.split(ours[entry.ours]), strict=True):
             if name != ZEROS:
                 weights[name.removeprefix(prefix)] = entry.transform.to_hf(part).contiguous()
     for name in [name for name in weights if name.endswith(".running_var")]:  # a counter that transformers expects
@@ -221,15 +222,14 @@ def _merge_aliases(weights: Weights, table: HFFamily[Any], prefix: str) -> Weigh
 @torch.no_grad()
 def _copy_weights(model: nn.Module, weights: Weights, table: HFFamily[Any], config: object, prefix: str) -> tuple[str, ...]:
     """Copy a checkpoint's tensors into our model, as float32; return the heads that the checkpoint lacks."""
-    entries = [TensorMap(ours, tuple(name.removeprefix(prefix) for name in names), transform)
-               for ours, names, transform in table.map_tensors(config)]  # fmt: skip
+    entries = [entry._replace(hf=tuple(name.removeprefix(prefix) for name in entry.hf)) for entry in table.map_tensors(config)]
     absent = tuple(head for head in table.heads(config) if not any(
         name in weights for entry in entries if entry.ours.startswith(f"{head}.") for name in entry.hf))  # fmt: skip
     unused, ours = set(weights), state_tensors(model)
     for entry in entries:
         if entry.ours.startswith(tuple(f"{head}." for head in absent)):
             continue
-        for name, part in zip(entry.hf, ours[entry.ours].chunk(len(entry.hf)), strict=True):
+        for name, part in zip(entry.hf, entry.split(ours[entry.ours]), strict=True):
             if name == ZEROS:
                 part.zero_()
                 continue

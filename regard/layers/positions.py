@@ -1,4 +1,7 @@
-"""Position embeddings, as attention alone ignores order: added to the tokens, or of distances.  Shapes: T tokens, D width."""
+"""Position embeddings, because attention alone ignores order: added to the tokens, or of distances.
+
+Shapes: T tokens, D width.
+"""
 
 import math
 

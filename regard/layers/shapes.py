@@ -7,9 +7,9 @@ C channels, Y X rows and columns of a grid, N windows of an image, M side of a w
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["check_channels", "from_neighborhoods", "from_planes", "join_heads", "join_rows", "shift_distances",
-           "split_heads", "split_rows", "stack_rows", "to_frames", "to_grid", "to_neighborhoods", "to_patches", "to_planes",
-           "to_tokens", "to_windows"]  # fmt: skip
+__all__ = ["check_channels", "from_neighborhoods", "from_planes", "join_heads", "join_rows", "shift_distances", "split_heads",
+           "split_rows", "stack_rows", "to_frames", "to_grid", "to_neighborhoods", "to_patches", "to_planes", "to_tokens",
+           "to_windows"]  # fmt: skip
 
 
 def split_heads(x: Tensor, heads: int, parts: int = 1) -> list[Tensor]:

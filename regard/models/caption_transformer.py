@@ -36,7 +36,7 @@ from regard.layers.linear import Linear
 from regard.layers.mlp import MLP, gelu_tanh
 from regard.layers.norm import PreNorm
 from regard.layers.positions import LearnedPositions
-from regard.models.image_encoder import CaptionFeatures, ImageEncoder, encoder_table
+from regard.models.image_encoder import SMALL_RESNET, CaptionFeatures, ImageEncoder, encoder_table
 
 __all__ = ["SIZES", "CaptionTransformer", "CaptionTransformerConfig"]
 
@@ -72,10 +72,8 @@ class CaptionTransformerConfig:
         return self.encoder["channels"]
 
 
-TINY_RESNET = {"family": "resnet", "image": 112, "dims": [64, 128, 256], "depths": [2, 2, 2], "block": "basic"}  # grid of 7 × 7
-
 SIZES = {  # tiny is for small data; base has the sizes of nlpconnect/vit-gpt2-image-captioning
-    "tiny": CaptionTransformerConfig(dim=192, depth=3, heads=6, max_len=64, encoder=TINY_RESNET),
+    "tiny": CaptionTransformerConfig(dim=192, depth=3, heads=6, max_len=128, encoder=SMALL_RESNET),
     "base": CaptionTransformerConfig(),
 }  # fmt: skip
 
@@ -112,7 +110,7 @@ class CaptionTransformer(nn.Module):
 
     def features(self, image: Tensor, target: Tensor) -> CaptionFeatures:
         """Input of the output layer: (B, C, height, width) and (R, T) → (R, T, D)."""
-        memory, captions = self.encode(image), captions_of_each(image, target)
+        captions, memory = captions_of_each(image, target), self.encode(image)
         x = self.embed(target)  # (R, T, D)
         for block in self.decoder:  # each projects an image once for all its captions
             projected = KeysValues(*(part.repeat_interleave(captions, 0) for part in block.cross.keys_values(memory)))

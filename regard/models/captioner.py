@@ -33,7 +33,7 @@ from regard.layers.linear import Linear
 from regard.layers.recurrent import LSTMCell
 from regard.layers.recurrent_attention import CrossAttention, source_of_rows
 from regard.layers.scores import Additive, RecurrentScore, Uniform
-from regard.models.image_encoder import CaptionFeatures, ImageEncoder, encoder_table
+from regard.models.image_encoder import SMALL_RESNET, CaptionFeatures, ImageEncoder, encoder_table
 
 __all__ = ["SIZES", "Captioner", "CaptionerConfig", "CaptionerState"]
 
@@ -67,8 +67,6 @@ class CaptionerConfig:
         """1 (grey) or 3 (red, green, blue)."""
         return int(self.encoder["channels"])
 
-
-SMALL_RESNET = {"family": "resnet", "image": 112, "dim": 48, "dims": [48, 96, 192], "depths": [2, 2, 2], "block": "basic"}
 
 SIZES = {  # base is about the paper's; tiny is for small data
     "tiny": CaptionerConfig(encoder=SMALL_RESNET, dim=256, hidden=256, align=64, penalty=0.1, tied=True),
@@ -173,9 +171,13 @@ class Captioner(nn.Module):
         if c.attention == "hard":
             self.register_buffer("baseline", torch.zeros(()))  # mean log-likelihood of past captions, for REINFORCE
 
+    def encode(self, image: Tensor) -> Tensor:
+        """The places of each image: (B, C, height, width) → (B, S, D)."""
+        return self.encoder(image)
+
     def start(self, image: Tensor) -> CaptionerState:
         """Read images (B, C, height, width) → the state before the first word."""
-        places = self.dropout(self.encoder(image))  # (B, S, D)
+        places = self.dropout(self.encode(image))  # (B, S, D)
         return CaptionerState(*self.decoder.start(places), self.decoder.cross.keys_values(places))
 
     def step(self, token: Tensor, state: CaptionerState) -> tuple[Tensor, CaptionerState]:

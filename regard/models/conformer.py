@@ -113,7 +113,8 @@ class Subsample(nn.Module):
     def __init__(self, features: int, dim: int, factor: int):
         super().__init__()
         first, second = STRIDES[factor]
-        self.convs = nn.ModuleList((nn.Conv2d(1, dim, 3, (first, 2), 1), nn.Conv2d(dim, dim, 3, (second, 2), 1)))
+        convs = nn.Conv2d(1, dim, 3, (first, 2), 1), nn.Conv2d(dim, dim, 3, (second, 2), 1)
+        self.convs = cast(Sequence[nn.Conv2d], nn.ModuleList(convs))
         self.out = Linear(-(-features // 4) * dim, dim)
 
     def lengths(self, lengths: Tensor) -> Tensor:

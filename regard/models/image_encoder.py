@@ -17,7 +17,7 @@ from regard.config import Family, build, nearest
 from regard.layers.shapes import to_tokens
 from regard.models import lrnet, mvit, resnet, swin, vit
 
-__all__ = ["ENCODERS", "CaptionFeatures", "ImageEncoder", "encoder_table"]
+__all__ = ["ENCODERS", "SMALL_RESNET", "CaptionFeatures", "ImageEncoder", "encoder_table"]
 
 KIND = "image-encoder"
 ENCODERS: dict[str, Family] = {
@@ -27,6 +27,9 @@ ENCODERS: dict[str, Family] = {
     "swin": Family(swin.SwinConfig, swin.SIZES, swin.Swin, KIND),
     "mvit": Family(mvit.MViTConfig, mvit.SIZES, mvit.MViT, KIND),
 }
+
+# The encoder of caption models for small data: a grid of 7 × 7 places.
+SMALL_RESNET = {"family": "resnet", "image": 112, "dim": 48, "dims": [48, 96, 192], "depths": [2, 2, 2], "block": "basic"}
 
 
 def encoder_table(values: Mapping[str, Any]) -> dict[str, Any]:

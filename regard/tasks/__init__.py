@@ -63,6 +63,8 @@ def run_name(what: str | Path, changes: Iterable[str] = ()) -> str:
 
 
 def make_run(name: str, tables: Tables, changes: Iterable[str] = ()) -> Run:
-    """Make a new run of the tables of a TOML file; one with `init` takes over what that decides."""
+    """Make a new run of the tables of a TOML file; one with `init` or `init_encoder` takes over what that decides."""
+    if tables.get("init_encoder"):
+        finetuning.inherit_encoder(tables, changes, FAMILIES, read_run)
     base = finetuning.inherit(tables, changes, FAMILIES, TASKS, read_run) if tables.get("init") else None
     return build_run(name, tables, FAMILIES, TASKS, base)

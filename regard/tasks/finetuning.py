@@ -1,6 +1,7 @@
 """Fine-tuning: a run with `init` takes the model, the tokenizer and the weights of another run.
 
-All that `init` means is here: which keys it decides, which stay free, and how weights and tokenizer are taken over.
+All that `init` means is here: which keys it decides, which stay free, and how weights and tokenizer are taken over.  The same
+for `init_encoder`, an image classifier that becomes the encoder of a caption model.
 """
 
 import dataclasses
@@ -13,11 +14,14 @@ from torch import nn
 
 from regard.config import COUNTED, Family, Run, Tables, TaskSpec, tasks_of
 from regard.models import load_weights, read_config
+from regard.models.image_encoder import ENCODERS, ImageEncoder
 from regard.run_folder import RunFolder
 
-__all__ = ["copy_tokenizer", "inherit", "load_init_weights"]
+__all__ = ["copy_tokenizer", "inherit", "inherit_encoder", "load_encoder_weights", "load_init_weights"]
 
 FREE = ("dropout", "attention_dropout", "drop_path")  # model keys that a fine-tuned run sets itself
+PREPARED = ("fit", "resample", "mean", "std")  # data keys that an image encoder brings along
+ANY_SIZE = ("resnet", "lrnet")  # image models without positions, which read images of another size too
 NEW_HEAD = "classifier."  # weights that are always initialized anew
 
 
@@ -45,6 +49,38 @@ def inherit(tables: Tables, changes: Iterable[str], families: Mapping[str, Famil
     tables["untrained"] = [head for head in before.untrained if head not in trained]
     usual = default.get(str(model.get("size", "")), default.get("base", next(iter(default.values()))))
     return dataclasses.replace(config, **{key: getattr(usual, key) for key in (*FREE, "classes") if hasattr(config, key)})
+
+
+def inherit_encoder(tables: Tables, changes: Iterable[str], families: Mapping[str, Family], read: Callable[[Path], Run]) -> None:
+    """Put the image model of `init_encoder`, and how it reads images, into the tables of a caption run."""
+    folder = RunFolder(str(tables["init_encoder"]))
+    family, config = read_config(folder.path)
+    model = tables.setdefault("model", {})
+    own = str(model.get("family", "transformer"))
+    if tables.get("init"):
+        raise ValueError("init and init_encoder were both given; init brings its own encoder: give one of them")
+    if own in families and not any(field.name == "encoder" for field in dataclasses.fields(families[own].config)):
+        raise ValueError(f"init_encoder={folder.path} is for caption models; a {own} has no image encoder")
+    if family not in ENCODERS:
+        raise ValueError(f"init_encoder={folder.path} is a {family}; wanted an image classifier: {', '.join(ENCODERS)}")
+    for key in (change.partition("=")[0] for change in changes):
+        table, _, name = key.partition(".")
+        if (key.startswith("model.encoder") and key != "model.encoder.image") or (table == "data" and name in PREPARED):
+            raise ValueError(f"{key} and init_encoder={folder.path} were both given; the encoder and how it reads images are "
+                             f"those of init_encoder")  # fmt: skip
+    image = model.get("encoder", {}).get("image", config.image)
+    if image != config.image and family not in ANY_SIZE:
+        raise ValueError(f"init_encoder={folder.path} is a {family} for images of {config.image} pixels; remove "
+                         f"model.encoder.image={image}")  # fmt: skip
+    model["encoder"] = {"family": family, **dataclasses.asdict(config), "image": image}
+    tables["data"] = {**tables.get("data", {}), **{key: getattr(read(folder.run).data, key) for key in PREPARED}}
+
+
+def load_encoder_weights(run: Run, model: nn.Module) -> None:
+    """Start the image encoder from the weights of `init_encoder`, but for its classifier."""
+    encoder = model.encoder
+    assert isinstance(encoder, ImageEncoder)
+    load_weights(encoder.net, RunFolder(run.init_encoder).weights, new=NEW_HEAD)
 
 
 def copy_tokenizer(run: Run, file: Path) -> None:

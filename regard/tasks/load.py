@@ -60,8 +60,8 @@ def load(folder: str | Path, device: str = "auto", precision: str = "float32") -
         if len(labels) != (classes := getattr(run.model, "classes", 0)):
             raise ValueError(f"{files.labels} names {len(labels)} classes, the model has {classes}; restore the file it was "
                              f"trained with")  # fmt: skip
-        task, model = task_of(run), model.to(where)
-        ready = probe.passed(model) if precision != "float32" or task.decodes else fold_batch_norms(model)
+        task, model = task_of(run), fold_batch_norms(model.to(where))
+        ready = probe.passed(model) if precision != "float32" or task.decodes else model
         return task.predictor(ready, run, tokenizer, labels)
 
 

@@ -26,7 +26,7 @@ from regard.data.position import DataPosition
 from regard.models import FAMILIES, load_weights, read_config, saved_tensors, state_tensors
 from regard.run_folder import RunFolder
 from regard.tasks import task_of
-from regard.tasks.finetuning import copy_tokenizer, load_init_weights
+from regard.tasks.finetuning import copy_tokenizer, load_encoder_weights, load_init_weights
 from regard.tasks.load import pick_device
 from regard.tasks.metrics import Score, evaluate, to_device
 from regard.tasks.task import Dataset, ScoreOptions, Task
@@ -166,6 +166,9 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
     if run.init and not (resuming and saved):
         load_init_weights(run, model)  # before anything is deleted
         report(f"initialized with the weights of {run.init}")
+    elif run.init_encoder and not (resuming and saved):
+        load_encoder_weights(run, model)
+        report(f"the encoder is initialized with the weights of {run.init_encoder}")
     elif not run.init and (advice := getattr(run.model, "advice", "")):
         report(advice)
     if advice := task.advice(run, run.train.accumulate * world.size):

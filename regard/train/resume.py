@@ -23,9 +23,9 @@ def resumed_run(what: str, changes: Sequence[str], files: RunFolder) -> Run:
     stored = read_run(files.run)
     _compare(files, "name", run_name(what, changes), stored.name)
     keys = [change.partition("=")[0] for change in changes]
-    fine_tuned = stored.init or "init" in keys
+    fine_tuned = stored.init or stored.init_encoder or {"init", "init_encoder"} & {*keys}
     own = what.endswith(".toml") and not fine_tuned and not RunFolder.holds(Path(what))
-    asked = read_run(files.run if fine_tuned else what, changes)  # the run that `init` names may be gone
+    asked = read_run(files.run if fine_tuned else what, changes)  # the run that they name may be gone
     if own:
         _, tables = read_tables(what, changes, FAMILIES)
         keys += [f"{table}.{key}" for table in ("model", "data") for key in tables.get(table, ())] + ["train.optimizer"]
@@ -37,6 +37,8 @@ def resumed_run(what: str, changes: Sequence[str], files: RunFolder) -> Run:
                 _compare(files, f"model.{field}", getattr(asked.model, field), getattr(stored.model, field))
         elif key == "model.family" or not name:
             _compare(files, key, getattr(asked, name or key), getattr(stored, name or key))
+        elif key.startswith("model.encoder"):
+            _compare(files, "model.encoder", asked.model.encoder, stored.model.encoder)
         elif (table in ("model", "data") and name != "classes") or key in FIXED:
             _compare(files, key, getattr(getattr(asked, table), name), getattr(getattr(stored, table), name))
     if own:

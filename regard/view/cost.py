@@ -15,6 +15,7 @@ from regard.models import FAMILIES
 from regard.models.bahdanau import Bahdanau
 from regard.models.bert import BERT
 from regard.models.caption_transformer import CaptionTransformer
+from regard.models.conformer import Conformer
 from regard.models.elmo import ELMo
 from regard.models.gpt import GPT
 from regard.models.image_encoder import CaptionFeatures
@@ -28,7 +29,7 @@ FLOAT = 4  # bytes of a float32
 
 
 class Part(NamedTuple):
-    """The cost of one part of a model for one sentence pair, one text or one image."""
+    """The cost of one part of a model for one sentence pair, one text, one recording or one image."""
 
     name: str
     parameters: int
@@ -60,8 +61,8 @@ def cost(family: str, config: Any, source: int, target: int) -> list[Part]:
     """Count a model part by part; the last part is the whole.
 
     An encoder-decoder is counted for a source and a target of these lengths in tokens, a model of one text for `source`
-    tokens, an image model for one image, a caption model for one image and a caption of `target` tokens.  The model runs on
-    torch's meta device, and torch counts the matrix products.
+    tokens, a model of speech for `source` frames, an image model for one image, a caption model for one image and a caption
+    of `target` tokens.  The model runs on torch's meta device, and torch counts the matrix products.
     """
     captions = FAMILIES[family].kind == "captioner"
     if hasattr(config, "image") and not captions:
@@ -73,6 +74,8 @@ def cost(family: str, config: Any, source: int, target: int) -> list[Part]:
     with torch.no_grad(), torch.device("meta"):  # a table of positions may grow on the way
         if isinstance(model, ELMo):
             return _with_total(_count_called(model, torch.ones(1, source, *model.word_shape, dtype=torch.long)))
+        if isinstance(model, Conformer):
+            return _with_total(_count_speech(model, torch.empty(1, source, config.features), targets))
         pair = hasattr(model, "decoder")
         if not pair and not hasattr(model, "blocks"):  # word vectors: tables only, and a lookup has no products
             return _with_total([_part(f"{name} vectors", sum(_sizes(part).values())) for name, part in model.named_children()])
@@ -154,6 +157,34 @@ def _count_blocks(model: GPT | BERT, tokens: Tensor) -> list[Part]:
         _part("blocks", sum(blocks.values()), inside, c.depth * c.heads * FLOAT * s * s),
         _part("output (tied)", sum(rest.values()), whole - inside),
     ]
+
+
+def _count_speech(model: Conformer, frames: Tensor, target: Tensor) -> list[Part]:
+    memory, mask = model.encode(frames)
+    subsample, encode = _flops(lambda: model.subsample(frames, None)), _flops(lambda: model.encode(frames))
+    with watch(model) as recorded:
+        model.encode(frames)
+        if model.config.decoder_depth:
+            model.features(memory, mask, target)
+    scores = {
+        side: FLOAT * sum(weights.numel() for name, calls in recorded.items() if name.startswith(side) for weights in calls)
+        for side in ("encoder", "decoder")
+    }
+    parts = [
+        _part("subsampling", sum(_sizes(model.subsample).values()), subsample),
+        _part("encoder", sum(_sizes(*model.encoder).values()), encode - subsample, scores["encoder"]),
+    ]
+    if model.ctc is not None:
+        parts.append(_part("ctc", sum(_sizes(model.ctc).values()), _flops(lambda: model.ctc_logits(memory))))
+    if model.config.decoder_depth:
+        features, decode = model.features(memory, mask, target), _flops(lambda: model.features(memory, mask, target))
+        blocks = _sizes(*model.decoder, model.decoder_norm)
+        parts += [
+            _part("embeddings", sum(_sizes(model.embed_target).values())),
+            _part("decoder", sum(blocks.values()), decode, scores["decoder"]),
+            _part("output", sum(_sizes(model.output).values()), _flops(lambda: model.output(features))),
+        ]
+    return parts
 
 
 def _count_called(model: nn.Module, inputs: Tensor) -> list[Part]:

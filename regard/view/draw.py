@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
-__all__ = ["check_file", "new_figure", "palette", "save_figure", "to_file", "to_terminal"]
+__all__ = ["VISIBLE", "check_file", "colour", "new_figure", "palette", "save_figure", "to_file", "to_terminal"]
 
 # Dark to light: near-black violet, magenta, orange, pale yellow.
 STOPS = ((13, 8, 40), (110, 30, 110), (220, 80, 60), (252, 180, 60), (250, 250, 190))
@@ -56,10 +56,10 @@ def to_terminal(attention: AttentionMap, width: int = 120) -> Table:
     return table
 
 
-def check_file(file: Path) -> None:
+def check_file(file: Path, option: str = "--out") -> None:
     """Refuse a file that cannot be drawn to, before the model runs."""
     if not file.parent.is_dir():
-        raise ValueError(f"no folder {file.parent}; make it, or choose another --out")
+        raise ValueError(f"no folder {file.parent}; make it, or choose another {option}")
     if file.suffix.lower() not in (".png", ".svg", ".pdf", ".json"):
         raise ValueError(f"cannot draw {file.name}; give a name that ends in .png, .svg, .pdf or .json")
 

@@ -24,7 +24,7 @@ from regard.tasks.image_classification import ImageClassifier
 from regard.view.draw import check_file, new_figure, palette, save_figure
 from regard.view.maps import require_index
 
-__all__ = ["ImageMap", "Panel", "map_image_attention", "rollout", "to_file"]
+__all__ = ["ImageMap", "Panel", "map_image_attention", "model_pixels", "rollout", "to_file"]
 
 MAX_HEADS = 12  # more would be too small to see
 PIXELATED = 64  # up to this side, in pixels, images are drawn without smoothing
@@ -70,7 +70,6 @@ def map_image_attention(classifier: ImageClassifier, image: str | Path | npt.NDA
     """
     model, side = classifier.model, classifier.run.model.image
     square = classifier.square(image)
-    top, left = ((length - side) // 2 for length in square.shape[:2])
     with watch(model) as recorded, _record_grids(model) as grids, torch.inference_mode():
         probabilities = model(classifier.to_input(square))[0].softmax(-1)
     layers = [(name, calls[0].float().cpu()) for name, calls in recorded.items() if calls]
@@ -90,8 +89,13 @@ def map_image_attention(classifier: ImageClassifier, image: str | Path | npt.NDA
     queries = "attention of the class token" if _has_class_token(model) else "mean attention of all positions"
     title = f"{classifier.run.name}, layer {layer} of {len(layers)}: {queries}"
     prediction = classifier.labels[int(probabilities.argmax())] if classifier.trained else ""
-    pixels = square[top : top + side, left : left + side].tolist()
-    return ImageMap(title, prediction, float(probabilities.max()), pixels, panels)
+    return ImageMap(title, prediction, float(probabilities.max()), model_pixels(square, side).tolist(), panels)
+
+
+def model_pixels(square: npt.NDArray[np.uint8], side: int) -> npt.NDArray[np.uint8]:
+    """The pixels of a square that a model reads, its middle: (S, S, C) → (side, side, C)."""
+    top, left = ((length - side) // 2 for length in square.shape[:2])
+    return square[top : top + side, left : left + side]
 
 
 def rollout(layers: Sequence[Tensor]) -> Tensor:

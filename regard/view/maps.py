@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.data.text.batches import pad
 from regard.layers.tap import watch
@@ -20,7 +20,7 @@ from regard.tasks.text_classification import TextClassifier
 from regard.tasks.text_embedding import TextEmbedder
 from regard.tasks.translation import Translator
 
-__all__ = ["AttentionMap", "cross_attention", "map_attention", "require_index"]
+__all__ = ["AttentionMap", "cross_attention", "map_attention", "record_cross_attention", "require_index"]
 
 Recorded = tuple[str, Tensor, list[str], list[str]]  # kind of attention, weights (depth, H, Q, K), labels of queries and keys
 
@@ -72,14 +72,23 @@ def cross_attention(translator: Translator, source: list[int], target: list[int]
 
     Row 0 reads the start token and predicts the first target token; the last column is the source's end token.
     """
-    model, special = translator.model, translator.tokenizer.special
-    names = [name for name, part in model.named_modules() if hasattr(part, "tap") and _is_cross(name)]
-    if not names:
+    special, device = translator.tokenizer.special, next(translator.model.parameters()).device
+    ids = torch.tensor([[special.bos, *target]], device=device)
+    found = record_cross_attention(translator.model, pad([source], special).to(device), ids)
+    if not found:
         raise ValueError(f"a {translator.run.family} has no cross-attention: its decoder knows only the encoder's last state; "
                          f"use a model that attends to the source, such as bahdanau or transformer")  # fmt: skip
-    device = next(model.parameters()).device
-    with watch(model) as recorded, torch.inference_mode():
-        model(pad([source], special).to(device), torch.tensor([[special.bos, *target]], device=device))
+    return found
+
+
+@torch.inference_mode()
+def record_cross_attention(model: nn.Module, source: Tensor, target: Tensor) -> dict[str, Tensor]:
+    """The cross-attention weights of each layer for one source and one target: (H, Q, K) by module name."""
+    names = [name for name, part in model.named_modules() if hasattr(part, "tap") and _is_cross(name)]
+    if not names:
+        return {}
+    with watch(model) as recorded:
+        model(source, target)
     # A Transformer attends with all tokens in one call, a recurrent decoder with one token a call.
     return {name: torch.cat(recorded[name], -2)[0] for name in names}
 

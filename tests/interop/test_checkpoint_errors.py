@@ -103,8 +103,8 @@ def test_an_index_of_missing_files_is_refused(names, message, gpt2):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "gpt3"}, r"model_type = 'gpt3' \(did you mean 'gpt2'\?\); regard reads gpt2, bert, .*, resnet$"),
-        ({"model_type": None}, r"config\.json has model_type = None; regard reads gpt2, bert, .*, resnet$"),
+        ({"model_type": "gpt3"}, r"model_type = 'gpt3' \(did you mean 'gpt2'\?\); regard reads gpt2, .*vision-encoder-decoder$"),
+        ({"model_type": None}, r"config\.json has model_type = None; regard reads gpt2, bert, .*, vision-encoder-decoder$"),
         ({"activation_function": "relu"}, r"activation_function = 'relu'; regard's model has 'gelu_new' or 'gelu_pytorch_tanh'$"),
         ({"n_embd": None}, r"config\.json has n_embd = None; wanted a number$"),
         ({"n_embd": "many"}, r"config\.json has n_embd = 'many'; wanted a number$"),

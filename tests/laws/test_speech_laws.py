@@ -198,6 +198,7 @@ def test_with_weight_0_the_joint_decoder_is_the_attention_decoder(seed, batch, m
     )  # fmt: skip
 
 
+@torch.no_grad()
 @law
 @given(seed=seeds, most=times, width=st.integers(1, 4))
 def test_with_weight_1_the_joint_decoder_ranks_by_the_prefix_probability_of_ctc(seed, most, width):
@@ -205,6 +206,7 @@ def test_with_weight_1_the_joint_decoder_ranks_by_the_prefix_probability_of_ctc(
     found = searched(JointDecoder(model, 1.0, EOS), speech, width, penalty=0.0)
     log_probs = model(speech.frames, speech.lengths).log_softmax(-1)
     ctc = PrefixScores(EOS, PAD)
+    assert [h.score for h in found[0]] == sorted((h.score for h in found[0]), reverse=True)
     for hypothesis in found[0]:
         state, total = ctc.start((log_probs, model.subsampled(speech.lengths))), 0.0
         output = hypothesis.tokens if len(hypothesis.tokens) == log_probs.shape[1] + 2 else [*hypothesis.tokens, EOS]

@@ -18,6 +18,7 @@ COUNTS = {  # of the released checkpoints, an output layer tied to the embedding
     "t5-v1.1-small": 76_961_152,
     "t5-v1.1-base": 247_577_856,
     "t5-v1.1-large": 783_150_080,
+    "caption-transformer-base": 239_195_904 - 590_592,  # which also has the pooling layer of its ViT
     "word2vec-large": 2 * 692_000 * 300,  # two tables of the vocabulary and width of section 3
 }
 

@@ -2,7 +2,8 @@
 
     "a red circle above a blue square"        each image has two shapes, one above or left of the other
 
-An image is a function of (split, index): the same on every machine.
+One shape is in each half of the image, and along the other axis they overlap: an image has one caption only.  It is a function
+of (split, index): the same on every machine.
 
 Shapes: S side of the image.
 """
@@ -49,11 +50,12 @@ def shape_image(split: str, index: int, side: int = 64) -> ShapeImage:
     background = rng.integers(170, 230) + NOISE * rng.standard_normal((side, side, 1)) + np.zeros(3)
     canvas = Image.fromarray(np.clip(background, 0, 255).astype(np.uint8))
     above, draw = rng.random() < 0.5, ImageDraw.Draw(canvas)
-    names, forms, boxes = list[str](), list[str](), list[Box]()
+    names, forms, boxes, across = list[str](), list[str](), list[Box](), 0
     for half in range(2):
         form, color, size = str(rng.choice(FORMS)), str(rng.choice(list(COLORS))), round(side * rng.uniform(*SIZE))
         along = int(rng.integers(half * side // 2 + 1, (half + 1) * side // 2 - size))  # one shape in each half
-        across = int(rng.integers(1, side - size))
+        low, high = (1, side - size) if half == 0 else (max(1, across - size // 2), min(side - size, across + size // 2))
+        across = int(rng.integers(low, high))
         left, top = (across, along) if above else (along, across)
         box = Box(left, top, left + size, top + size)
         _draw(draw, form, box, COLORS[color])

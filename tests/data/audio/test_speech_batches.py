@@ -104,6 +104,12 @@ def test_every_augmentation_is_applied_and_differs_between_epochs(tmp_path, how)
     assert len(sums) > 4
 
 
+def test_the_masks_of_one_utterance_differ_between_epochs(tmp_path):
+    data, store = small(tmp_path, 1, time_masks=2, time_mask=0.5)
+    sums = {float(epoch_of(store, data, epoch=epoch)[0].frames.abs().sum()) for epoch in range(6)}
+    assert len(sums) == 6
+
+
 def test_frames_are_computed_from_sound_that_was_joined_then_changed_speed(tmp_path):
     data, store = small(tmp_path)
     frames, lengths = read_frames(store, [[4, 1]], data, [1.1])
@@ -148,6 +154,12 @@ def test_joined_utterances_are_not_too_long_and_have_frames_enough_for_ctc(tmp_p
             if " " in store.tokenizer.decode(ids)[4:]:
                 assert -(-length // 4) >= ctc_frames_needed(ids)
     assert most > store.frame_count([29])  # some were joined
+
+
+def test_utterances_that_ctc_could_not_read_together_are_not_joined(tmp_path):
+    data, store = small(tmp_path, 30, **ALL)  # of fewer than 150 frames
+    assert sum(len(one.lengths) for one in epoch_of(store, data, subsample=1)) < 30
+    assert sum(len(one.lengths) for one in epoch_of(store, data, subsample=150)) == 30
 
 
 def test_a_selection_of_rows_is_all_that_is_read(tmp_path):

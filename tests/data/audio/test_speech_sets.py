@@ -42,6 +42,11 @@ def test_fsdd_has_the_samples_of_its_file(tmp_path):
     assert np.array_equal(dataset.valid.sounds, samples)
     assert dataset.valid.utterances[0] == ("0_george_5", "george", "zero")
     assert dataset.tokenizer.vocab == 5 + len(set("zeroonetwothreefourfivesixseveneightnine"))
+    theo = read_split(AudioData(source="fsdd", rate=8000, speaker="theo"), "test", dataset.tokenizer, lambda line: None)
+    rows = {u.name: row for row, u in enumerate(dataset.valid.utterances)}
+    both = [(row, rows[u.name]) for row, u in enumerate(theo.utterances) if u.name in rows]
+    assert len(both) == 50
+    assert all(torch.equal(theo.read(row), dataset.valid.read(other)) for row, other in both)
     doubled = read_split(AudioData(source="fsdd"), "valid", dataset.tokenizer, lambda line: None)
     assert (np.diff(doubled.offsets) == 2 * np.diff(dataset.valid.offsets)).all()
 

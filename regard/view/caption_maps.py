@@ -1,0 +1,213 @@
+"""Where a caption model looks in an image for each word, as data, in the terminal and as a file.
+
+Like Figure 5 of Show, Attend and Tell, https://arxiv.org/abs/1502.03044.
+
+Shapes: H heads, T tokens of the caption, S tokens of the image, Y X rows and columns of their grid, C channels.
+"""
+
+import dataclasses
+import json
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from rich.color import Color
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from regard.data.files import write_atomic
+from regard.data.text.tokenizer import Tokenizer
+from regard.models.image_encoder import ImageEncoder
+from regard.tasks.captioning import Caption, ImageCaptioner
+from regard.view.draw import VISIBLE, check_file, colour, new_figure, palette, save_figure
+from regard.view.image_maps import OPACITY, PIXELATED, Panel, model_pixels
+from regard.view.maps import record_cross_attention, require_index
+
+__all__ = ["CaptionMap", "caption_weights", "map_caption", "scale_top", "to_file", "to_terminal", "upsample", "words_of_caption"]
+
+MAX_WORDS = 60  # more would make a very large file
+COLUMNS = 6  # images in a row
+PANEL, GAP, WORD, CAPTION_LINE, HEADER, BAR = 2.2, 0.12, 0.36, 0.17, 0.36, 0.6  # inches: an image, the space around it, …
+LINE = 26  # letters of the caption in a line, above its image
+FULL_SCALE = 4  # the colours end at this multiple of uniform attention or above, so that uniform attention is dark
+SMOOTH = 256  # pixels of the smooth map of a small image
+CELLS = 10  # largest side of a grid in the terminal
+CELL_WIDTH = 3  # characters
+
+
+@dataclass(frozen=True)
+class CaptionMap:
+    """Where a caption model looks in an image: one panel for each word, titled with the word."""
+
+    title: str
+    caption: str
+    image: list[list[list[int]]]  # the model's input, (Y, X, C) bytes
+    words: list[Panel]  # the weights of each sum to one
+
+    def to_json(self) -> str:
+        """The map as JSON."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+
+
+def map_caption(captioner: ImageCaptioner, image: str | Path | npt.NDArray[np.uint8], *, beam: int | None = None,
+                length_penalty: float | None = None, layer: int | None = None, head: int | None = None,
+                caption: Caption | None = None) -> CaptionMap:  # fmt: skip
+    """Caption an image, or take its caption, and map where the model looks for each word.
+
+    `layer` and `head` count from 1; without them, the last layer and the mean of its heads.  The weights of a word of several
+    tokens are the mean of theirs.  A class token of the encoder has no place in the image: its weight is left out,
+    and the others are scaled to sum to one.
+    """
+    square = captioner.square(image)
+    if caption is None:
+        [caption] = captioner.caption([square], beam=beam, length_penalty=length_penalty)
+    layers = caption_weights(captioner, square, caption.ids)  # of each layer (H, T, Y, X)
+    depth, heads = len(layers), len(layers[0])
+    require_index("layer", layer, depth)
+    require_index("head", head, heads)
+    weights = layers[(layer or depth) - 1][slice(head and head - 1, head)].mean(0)  # (T, Y, X)
+    of_layer = f", layer {layer or depth} of {depth}" if depth > 1 else ""
+    of_head = f", head {head}" if head else f", mean of {heads} heads" if heads > 1 else ""
+    without = ", without the class token" if _encoder(captioner).extra else ""
+    words = list[Panel]()
+    for word, tokens in words_of_caption(captioner.tokenizer, caption.ids):
+        grid = weights[tokens].mean(0)  # (Y, X)
+        words.append(Panel(word, (grid / grid.sum().clamp_min(1e-12)).tolist()))
+    title = f"{captioner.run.name}: attention for each word{of_layer}{of_head}{without}"
+    return CaptionMap(title, caption.text, model_pixels(square, captioner.run.model.image).tolist(), words)
+
+
+def caption_weights(captioner: ImageCaptioner, image: str | Path | npt.NDArray[np.uint8], ids: Sequence[int]) -> list[Tensor]:
+    """The attention over the image of the steps that predict the tokens of a given caption: (H, T, Y, X) for each layer.
+
+    The caption is forced through the model, so it does not matter which search has found it.  The weights of a token sum to one,
+    or to less if the encoder has a class token, which is left out.
+    """
+    start = captioner.tokenizer.special.bos
+    x = captioner.to_input(image)
+    target = torch.tensor([[start, *ids[:-1]]], device=x.device)  # the step that reads a token predicts the next one
+    layers = list[Tensor]()
+    for weights in record_cross_attention(captioner.model, x, target).values():
+        places = weights[:, : len(ids), _encoder(captioner).extra :].float().cpu()  # (H, T, S)
+        layers.append(places.unflatten(-1, (math.isqrt(places.shape[-1]), -1)))  # images are square, and so are their grids
+    return layers
+
+
+def _encoder(captioner: ImageCaptioner) -> ImageEncoder:
+    return cast(ImageEncoder, captioner.model.encoder)
+
+
+def words_of_caption(tokenizer: Tokenizer, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
+    """The words of a caption, and the positions of the tokens of each; special tokens belong to no word."""
+    words = tokenizer.decode(ids).split()
+    positions: list[list[int]] = [[] for _ in words]
+    before, spaces = "", list[int]()
+    for position, token in enumerate(ids):
+        if not words or token in tokenizer.special_ids:
+            continue
+        text = tokenizer.decode(ids[: position + 1]).strip()  # the words so far: right for every kind of tokenizer
+        spaces.append(position)
+        if text != before:  # a space belongs to the word after it
+            positions[min(len(text.split()), len(words)) - 1] += spaces
+            before, spaces = text, []
+    return [(word, tokens) for word, tokens in zip(words, positions, strict=True) if tokens]
+
+
+def upsample(weights: Tensor, side: int) -> Tensor:
+    """The weights of a grid as a smooth map over an image: (Y, X) → (side, side), each the weight of a cell at that pixel."""
+    smooth = F.interpolate(weights[None, None], (side, side), mode="bicubic", align_corners=False)
+    return smooth[0, 0].clamp(0, float(weights.max()))  # a cubic overshoots
+
+
+def scale_top(attention: CaptionMap) -> float:
+    """The weight at the top of the colour scale, the same for all words."""
+    weights = np.array([word.weights for word in attention.words])  # (words, Y, X)
+    return min(1.0, max(float(weights.max()), FULL_SCALE / weights[0].size))
+
+
+def to_terminal(attention: CaptionMap, width: int = 120) -> Table:
+    """Small grids for `rich.print`, one for each word, with the percentage in cells that have much of the attention.
+
+    Cells of a large grid are added up.
+    """
+    grids = [_small_grid(torch.tensor(word.weights)) for word in attention.words]
+    wide = max(CELL_WIDTH * len(grid) for grid in grids) + 2
+    columns = max(1, width // wide)
+    table = Table(title=attention.title, title_justify="left", title_style="dim", box=None, padding=(0, 2, 1, 0), pad_edge=False,
+                  show_header=False)  # fmt: skip
+    top = min(1.0, max(FULL_SCALE / grids[0].numel(), *(float(grid.max()) for grid in grids)))
+    cells = [_to_text(word.title, grid, top) for word, grid in zip(attention.words, grids, strict=True)]
+    for first in range(0, len(cells), columns):
+        table.add_row(*cells[first : first + columns])
+    return table
+
+
+def _small_grid(weights: Tensor) -> Tensor:
+    """Add up neighbouring cells of a grid (Y, X) until it has at most `CELLS` a side."""
+    step = -(-len(weights) // CELLS)
+    return F.avg_pool2d(weights[None], step, ceil_mode=True, divisor_override=1)[0]
+
+
+def _to_text(word: str, grid: Tensor, top: float) -> Text:
+    wide = CELL_WIDTH * grid.shape[1]
+    text = Text(word if len(word) <= wide else f"{word[: wide - 1]}…", style="bold", no_wrap=True)
+    for row in grid.tolist():
+        text.append("\n")
+        for weight in row:
+            percent = f"{100 * weight:.0f}" if weight >= VISIBLE else ""
+            ink = Color.from_rgb(0, 0, 0) if weight > top / 2 else Color.from_rgb(255, 255, 255)
+            text.append(percent.center(CELL_WIDTH), Style(color=ink, bgcolor=Color.from_rgb(*colour(weight / top)), bold=False))
+    return text
+
+
+def to_file(attention: CaptionMap, file: Path) -> list[str]:
+    """Draw the image once for each word as PNG, SVG or PDF, or write JSON, by the file's suffix; returns notes for the user."""
+    check_file(file)
+    if file.suffix.lower() == ".json":
+        write_atomic(file, attention.to_json().encode() + b"\n")
+        return []
+    words, image = attention.words[:MAX_WORDS], np.array(attention.image, np.uint8)  # (Y, X, C)
+    grey, side = image.mean(-1), len(image)
+    smooth = "nearest" if side <= PIXELATED else "bilinear"
+    columns = min(COLUMNS, max(2, math.ceil(math.sqrt(1.7 * (1 + len(words))))))
+    rows = -(-(1 + len(words)) // columns)
+    caption = textwrap.wrap(attention.caption, LINE) or ["(an empty caption)"]
+    header = HEADER + CAPTION_LINE * len(caption)
+    width, height = GAP + (PANEL + GAP) * columns + BAR, header + (PANEL + WORD) * rows - WORD + GAP
+    with new_figure(width, height) as figure:
+        axes = figure.add_axes((0, 0, 1, 1))  # in inches from the top left; axes for each panel would take seconds
+        axes.set_axis_off()
+        axes.text(GAP, GAP, attention.title, va="top", fontsize=9, color="#666666", parse_math=False)
+        for index in range(1 + len(words)):
+            left, top = GAP + (PANEL + GAP) * (index % columns), header + (PANEL + WORD) * (index // columns)
+            place = (left, left + PANEL, top + PANEL, top)
+            title = words[index - 1].title if index else "\n".join(caption)
+            axes.text(left + PANEL / 2, top - 0.06, title, ha="center", va="bottom", parse_math=False,
+                      fontsize=12 if index else 10, fontweight="normal" if index else "bold")  # fmt: skip
+            if index == 0:
+                plain = grey if image.shape[2] == 1 else image
+                axes.imshow(plain, cmap="gray", vmin=0, vmax=255, interpolation=smooth, extent=place)
+                continue
+            axes.imshow(64 + 0.6 * grey, cmap="gray", vmin=0, vmax=255, interpolation=smooth, extent=place)  # pale, below colours
+            weights = upsample(torch.tensor(words[index - 1].weights), max(side, SMOOTH)).numpy()
+            drawn = axes.imshow(weights, cmap=palette(), vmin=0, vmax=scale_top(attention), alpha=OPACITY, extent=place)
+        axes.set(xlim=(0, width), ylim=(height, 0))
+        if words:
+            at = ((width - BAR) / width, 1 - (header + PANEL) / height, 0.12 / width, PANEL / height)
+            bar = figure.colorbar(drawn, cax=figure.add_axes(at), format=lambda weight, _: f"{weight:.0%}")
+            bar.ax.set_title("weight", fontsize=8, color="#666666")
+            bar.ax.tick_params(labelsize=8)
+            bar.outline.set_visible(False)
+        notes = save_figure(figure, file)
+    if len(attention.words) > MAX_WORDS:
+        notes.append(f"{MAX_WORDS} of {len(attention.words)} words are drawn; a .json file holds all")
+    return notes
