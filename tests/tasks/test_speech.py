@@ -14,9 +14,10 @@ from regard.config import DecodeConfig, Run
 from regard.data.audio.batches import SpeechBatch, to_model_input
 from regard.data.audio.config import AudioData
 from regard.data.audio.pieces import cut_pieces
+from regard.data.position import DataPosition
 from regard.data.text.tokenizer import train_tokenizer
 from regard.models.conformer import Conformer, ConformerConfig
-from regard.tasks import read_run
+from regard.tasks import TASKS, read_run
 from regard.tasks.metrics import transcript_scores
 from regard.tasks.speech import Transcriber, speech_loss
 from regard.train.loop import fit
@@ -251,3 +252,15 @@ def test_error_rates_equal_edit_distances_over_all_words_and_characters():
     assert character.value == pytest.approx(100 * sum(edits(r, a) for r, a in pairs) / sum(map(len, references)))
     assert "1 substitutions, 2 deletions, 0 insertions of 8 words" in word.signature
     assert (exact.value, exact.signature) == (25.0, "1 of 4 transcripts")
+
+
+def test_joined_transcripts_of_one_word_have_a_space_between_them(tmp_path):
+    file = write_tones(tmp_path, 13)
+    file.write_text("".join(line for line in file.read_text().splitlines(True) if " " not in line))
+    changes = (*CHANGES, "data.join=3", f"data.train={file}", f"data.valid={file}", "train.steps=1")
+    run = read_run("speech", changes)
+    dataset = TASKS["speech"].prepare(run, tmp_path / "tokenizer.json", lambda text: None, lambda what, done: None)
+    make, _ = next(TASKS["speech"].batches(run, dataset, DataPosition()))
+    texts = [dataset.tokenizer.decode(row.tolist()) for row in make().target]
+    assert any(" " in text for text in texts)
+    assert {word for text in texts for word in text.split(" ")} <= set("abc")

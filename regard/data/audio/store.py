@@ -95,7 +95,8 @@ def prepare(data: AudioData, tokenizer_file: Path, report: Report, progress: Pro
     """Store the training and validation speech; a tokenizer is trained on the transcripts unless its file exists."""
     train, valid = find_utterances(data, "train"), find_utterances(data, "valid")
     if not tokenizer_file.exists():
-        texts = (u.text.lower() if data.lowercase else u.text for u in train.utterances)
+        texts = [u.text.lower() if data.lowercase else u.text for u in train.utterances]
+        texts += [" ".join(texts[:2])] if data.join > 1 else []  # transcripts of one word have no space
         train_tokenizer(texts, data.tokenizer, data.vocab).save(tokenizer_file)
     tokenizer = Tokenizer.load(tokenizer_file)
     if tokenizer.special.pad in (tokenizer.special.eos, tokenizer.special.bos):
