@@ -25,6 +25,7 @@ from rich.text import Text
 from torch import Tensor
 
 from regard.data.files import write_atomic
+from regard.data.image.shapes import Box
 from regard.data.text.tokenizer import Tokenizer
 from regard.models.image_encoder import ImageEncoder
 from regard.tasks.captioning import Caption, ImageCaptioner
@@ -32,7 +33,8 @@ from regard.view.draw import VISIBLE, check_file, colour, new_figure, palette, s
 from regard.view.image_maps import OPACITY, PIXELATED, Panel, model_pixels
 from regard.view.maps import record_cross_attention, require_index
 
-__all__ = ["CaptionMap", "caption_weights", "map_caption", "scale_top", "to_file", "to_terminal", "upsample", "words_of_caption"]
+__all__ = ["CaptionMap", "attention_inside", "caption_weights", "map_caption", "scale_top", "to_file", "to_terminal", "upsample",
+           "words_of_caption"]  # fmt: skip
 
 MAX_WORDS = 60  # more would make a very large file
 COLUMNS = 6  # images in a row
@@ -128,6 +130,20 @@ def upsample(weights: Tensor, side: int) -> Tensor:
     return smooth[0, 0].clamp(0, float(weights.max()))  # a cubic overshoots
 
 
+def attention_inside(weights: Tensor, box: Box, side: int, grow: float = 0.0) -> float:
+    """The fraction of the attention inside a box: each cell counts by the fraction of its area in the box.
+
+    Weights (Y, X) over an image of `side` pixels; the box is first grown on all sides by `grow` times the side of a cell.
+    """
+    inside = list[Tensor]()
+    for cells, low, high in zip(weights.shape, (box.top, box.left), (box.bottom, box.right), strict=True):
+        wide = side / cells  # pixels
+        edges = wide * torch.arange(cells + 1, dtype=weights.dtype)
+        overlap = edges[1:].clamp_max(high + grow * wide) - edges[:-1].clamp_min(low - grow * wide)
+        inside.append(overlap.clamp_min(0) / wide)  # of each row, of each column
+    return float((weights * torch.outer(*inside)).sum() / weights.sum())
+
+
 def scale_top(attention: CaptionMap) -> float:
     """The weight at the top of the colour scale, the same for all words."""
     weights = np.array([word.weights for word in attention.words])  # (words, Y, X)
@@ -184,6 +200,7 @@ def to_file(attention: CaptionMap, file: Path) -> list[str]:
     header = HEADER + CAPTION_LINE * len(caption)
     width, height = GAP + (PANEL + GAP) * columns + BAR, header + (PANEL + WORD) * rows - WORD + GAP
     with new_figure(width, height) as figure:
+        figure.suppressComposite = True  # else an SVG or PDF file gets one large image of all panels, slowly
         axes = figure.add_axes((0, 0, 1, 1))  # in inches from the top left; axes for each panel would take seconds
         axes.set_axis_off()
         axes.text(GAP, GAP, attention.title, va="top", fontsize=9, color="#666666", parse_math=False)

@@ -10,15 +10,17 @@ from PIL import Image
 from rich.console import Console
 from tiny_captioners import CAPTIONS, RESNET, captioner, random_image
 
+from regard.data.image.shapes import Box
 from regard.data.text.tokenizer import KINDS, train_tokenizer
 from regard.layers.tap import watch
+from regard.view import caption_maps
 from regard.view.caption_maps import (
     CAPTION_LINE,
     GAP,
     HEADER,
-    MAX_WORDS,
     PANEL,
     CaptionMap,
+    attention_inside,
     caption_weights,
     map_caption,
     scale_top,
@@ -237,14 +239,16 @@ def test_all_words_share_one_scale_that_ends_at_the_largest_weight():
     assert scale_top(CaptionMap("t", "", [], [Panel("a", [[0.01] * 10] * 10)])) == pytest.approx(0.04)
 
 
-def test_a_long_caption_makes_a_larger_drawing_up_to_a_limit_that_is_noted(tmp_path):
+def test_a_long_caption_makes_a_larger_drawing_up_to_a_limit_that_is_noted(tmp_path, monkeypatch):
     assert to_file(map_with(2), tmp_path / "few.png") == []
     assert to_file(map_with(14, caption="a dog " * 20), tmp_path / "many.png") == []
     few, many = (size_of(tmp_path / f"{name}.png") for name in ("few", "many"))
     assert few[0] < many[0]
     assert few[1] < many[1]
-    [note] = to_file(map_with(MAX_WORDS + 1, grid=2), tmp_path / "most.svg")
-    assert note == f"{MAX_WORDS} of {MAX_WORDS + 1} words are drawn; a .json file holds all"
+    monkeypatch.setattr(caption_maps, "MAX_WORDS", 2)
+    [note] = to_file(map_with(3), tmp_path / "most.png")
+    assert note == "2 of 3 words are drawn; a .json file holds all"
+    assert few == size_of(tmp_path / "most.png")
 
 
 def size_of(file: Path) -> tuple[int, int]:
@@ -286,3 +290,16 @@ def test_the_terminal_shows_a_small_grid_for_each_word(grid, cells):
     if grid == 8:
         assert lines.index(shown[0]) == 1 + 3
         assert shown[0].index("100") == 3 * 5
+
+
+@pytest.mark.parametrize("grow", [0, 0.5, 1, 20])
+def test_the_attention_inside_a_box_is_that_of_its_pixels(grow):
+    weights, rng = torch.rand(8, 4, dtype=torch.float64), np.random.default_rng(0)
+    weights /= weights.sum()
+    pixels = np.kron(weights.numpy(), np.full((8, 16), 1 / 128))  # each cell's weight, evenly over its pixels
+    for _ in range(20):
+        left, top, wide, high = rng.integers(0, 40, 4)
+        box = Box(left, top, min(64, left + wide), min(64, top + high))
+        rows, columns = int(8 * grow), int(16 * grow)
+        part = pixels[max(0, top - rows) : box.bottom + rows, max(0, left - columns) : box.right + columns]
+        assert attention_inside(weights, box, 64, grow) == pytest.approx(part.sum())
