@@ -7,12 +7,17 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DATA = Path(os.environ.get("REGARD_DATA", "nowhere"))
+TINY_CAPTIONER = ["data.vocab=300", "model.dim=16", "model.hidden=16", "model.encoder.image=32", "model.encoder.dims=[8,8]",
+                  "model.encoder.depths=[1,1]", "train.batch_size=8"]  # fmt: skip
+TINY_CONFORMER = ["model.dim=16", "model.depth=1", "model.heads=2"]
 
 
 def blocks() -> list[str]:
@@ -42,9 +47,21 @@ def test_the_commands_run_as_pasted(regard, tmp_path, monkeypatch, minilm):
     (tmp_path / "my.tsv").write_text("".join(pairs), encoding="utf-8")
     (tmp_path / "valid.tsv").write_text("".join(pairs[:5]), encoding="utf-8")
     (tmp_path / "all-MiniLM-L6-v2").symlink_to(minilm)
-    for name in ("cat.jpg", "dog.png", "boot.png", *(f"photos/{label}/{n}.png" for label in ("a", "b") for n in range(3))):
+    for name in (
+        "cat.jpg",
+        "dog.png",
+        "boot.png",
+        "photo.jpg",
+        *(f"photos/{label}/{n}.png" for label in ("a", "b") for n in range(3)),
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         Image.effect_noise((40, 30), 60).convert("RGB").save(tmp_path / name)
+    (tmp_path / "captions.tsv").write_text(
+        "".join(f"photos/{label}/{n}.png\ta photo of {label}\n" for label in "ab" for n in range(3))
+    )
+    for name in ("clip.wav", "clip2.wav"):
+        soundfile.write(tmp_path / name, np.sin(np.arange(16_000) / 10), 16_000)
+    (tmp_path / "speech.tsv").write_text("clip.wav\ta b\nclip2.wav\tb a\n")
     few = ["train.steps=3", "train.save_every=2", "decode.beam_size=1"]
     shape = ["data.vocab=300", "model.dim=16", "model.depth=1", "model.heads=2"]
     small = {"fashion-vit": ["model.dim=18"], "images": ["train.batch_size=2", "model.image=32"],
@@ -52,6 +69,8 @@ def test_the_commands_run_as_pasted(regard, tmp_path, monkeypatch, minilm):
              "multi30k-bahdanau": ["data.vocab=300", "model.dim=16", "model.hidden=16", "model.readout=16"],
              "wikitext-word2vec": ["model.dim=16"],
              "wikitext-elmo": ["data.vocab=300", "model.dim=16", "model.cells=8", "model.filters=[4]", "model.characters=8"],
+             "flickr8k-attend": TINY_CAPTIONER, "captions": [*TINY_CAPTIONER, "train.batch_size=2"],
+             "an4-joint": TINY_CONFORMER, "speech": TINY_CONFORMER,
              "mnist-image-gpt": ["model.dim=16", "model.depth=1", "model.heads=2", "model.image=8"]}  # fmt: skip
     verbs = set()
     for words in commands():
@@ -63,9 +82,9 @@ def test_the_commands_run_as_pasted(regard, tmp_path, monkeypatch, minilm):
         done = regard(*words[1:], *extra)  # in this process: importing torch for each takes longer than the commands
         assert done.code == 0, f"{words}: {done.err}"
         assert done.out, words
-    texts = {"generate", "fill", "classify", "ask", "embed", "neighbors", "import", "export"}
+    texts = {"generate", "fill", "classify", "ask", "embed", "neighbors", "import", "export", "caption", "transcribe"}
     assert verbs == {"train", "translate", "score", "compare", "show", "cost", *texts}
-    for image in ("bike.png", "bank.png", "lengths.png", "boot-attention.png", "samples.png"):
+    for image in ("bike.png", "lengths.png", "boot-attention.png", "samples.png", "words.png"):
         assert (tmp_path / image).stat().st_size > 1000
 
 
