@@ -67,9 +67,9 @@ class SinusoidalPositionBias(nn.Module):
     def forward(self, q: Tensor, distances: Tensor) -> tuple[Tensor, Tensor]:
         """Queries (B, H, Q, E) and sinusoids (2Q - 1, D) → q + u, and the bias of the second term (B, H, Q, Q)."""
         heads, batch, scale = len(self.content), len(q), q.shape[-1] ** -0.5
-        [r] = split_heads(self.distances(distances)[None], heads)  # (1, H, 2Q - 1, E)
+        [r] = split_heads(scale * self.distances(distances)[None], heads)  # (1, H, 2Q - 1, E)
         # One product for each head, not for each head of each example: the distances are the same.
-        queries = ((q + self.position) * scale).transpose(0, 1).flatten(1, 2)  # (H, B · Q, E)
+        queries = (q + self.position).transpose(0, 1).flatten(1, 2)  # (H, B · Q, E)
         scores = queries @ r[0].transpose(1, 2)  # (H, B · Q, 2Q - 1)
         return q + self.content, shift_distances(scores.unflatten(1, (batch, -1))).transpose(0, 1)
 

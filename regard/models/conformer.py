@@ -125,12 +125,15 @@ class Subsample(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         """(B, F, C), of which the first `lengths` (B,) are real, or all → (B, S, D)."""
+        if lengths is not None:
+            x = x * length_mask(lengths, x.shape[1])[:, 0, 0, :, None]
         x = x[:, None].contiguous(memory_format=torch.channels_last)  # (B, 1, F, C)
         for conv in self.convs:
+            x = conv(x)  # (B, D, S, ⌈C / 2⌉), then (B, D, S, ⌈C / 4⌉)
             if lengths is not None:
-                x = x * length_mask(lengths, x.shape[2]).transpose(2, 3)
                 lengths = -(-lengths // conv.stride[0])
-            x = torch.relu_(conv(x))  # (B, D, S, ⌈C / 2⌉), then (B, D, S, ⌈C / 4⌉)
+                x = x.mul_(length_mask(lengths, x.shape[2]).transpose(2, 3))  # in place: this is the largest tensor of all
+            x = torch.relu_(x)
         return self.out(to_frames(x))  # (B, S, D)
 
 
@@ -152,7 +155,7 @@ class ConvolutionModule(nn.Module):
         """(B, S, D), of which the frames `real` (B, S) are not padding, or all → (B, S, D)."""
         x = F.glu(self.up(x))
         if real is not None:
-            x = x * real[:, :, None]
+            x = x.mul_(real[:, :, None])
         if not self.training:  # the norm is a scale and a shift, so the convolution applies it
             scale, shift = self._scale_and_shift()
             weight = self.depthwise.weight * scale[:, None, None, None]
@@ -205,6 +208,8 @@ class ConformerBlock(nn.Module):
         attn, dropout = self.attn, self.attn.dropout if self.training else 0.0
         q, k, v = attn.project(x)  # (B, H, S, E)
         q, bias = self.position_bias(q, distances)
+        if mask is not None and not torch.is_grad_enabled():  # `attend` would copy the bias, which no one else reads
+            bias, mask = bias.masked_fill_(~mask, -math.inf), None
         return attn.merge(attend_tapped(attn.tap, q, k, v, bias=bias, mask=mask, dropout=dropout))
 
 
