@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from regard.tasks.captioning import ImageCaptioner
     from regard.tasks.image_classification import ImageClassifier
     from regard.tasks.load import TextPredictor
+    from regard.tasks.speech import Transcriber
     from regard.view.cost import ImageCost, Part
 
 __all__ = ["cost", "show"]
@@ -22,7 +23,8 @@ __all__ = ["cost", "show"]
 def show(
     run: RunPath,
     what: Annotated[str, typer.Argument(
-        metavar="SENTENCE|IMAGE", help="A sentence to translate or encode, or an image file.", show_default=False)],
+        metavar="SENTENCE|IMAGE|SOUND", show_default=False,
+        help="A sentence to translate or encode, an image file, or a sound file.")],
     layer: Layer = None, head: Head = None, beam: Beam = None, out: DrawingFile = None, device: Device = "auto",
 ) -> None:  # fmt: skip
     """Show attention weights.
@@ -33,9 +35,14 @@ def show(
     For an image, the weights of the last layer or of --layer, head by head over the image, in IMAGE-attention.png or --out.
     A caption model is shown word by word, also in the terminal.
 
+    For speech of up to 30 seconds, the spectrogram, the CTC posteriors and the attention over time, in SOUND-attention.png or
+    --out: cross-attention of a model with a decoder, else self-attention.  The words and their times are printed.
+
     regard show runs/multi30k "A man is riding a bike." --out bike.png
 
     regard show runs/fashion-vit boot.png
+
+    regard show runs/an4-joint clip.wav
     """
     from regard.tasks.load import load
     from regard.view.draw import check_file
@@ -43,7 +50,7 @@ def show(
     if out:
         check_file(out)
     predictor = load(run, device)
-    show_input: dict[str, Callable[..., None]] = {"text": _show_text, "image": _show_image}
+    show_input: dict[str, Callable[..., None]] = {"text": _show_text, "image": _show_image, "audio": _show_speech}
     if getattr(predictor, "INPUT", "") not in show_input:
         other = "cannot be shown; use regard " + " or ".join(getattr(predictor, "VERBS", ("score",)))
         hint = getattr(predictor, "HINTS", {}).get("show", other)
@@ -101,6 +108,19 @@ def _show_caption(captioner: "ImageCaptioner", image: str, file: Path, layer: in
         console = Console()
         console.print(to_terminal(attention, console.width), soft_wrap=True)
     print(f"{attention.caption or 'an empty caption'}, saved {file}")
+
+
+def _show_speech(transcriber: "Transcriber", sound: str, out: Path | None, layer: int | None, head: int | None,
+                 beam: int | None) -> None:  # fmt: skip
+    from regard.view.speech_maps import map_speech, to_file
+
+    file = out or Path(f"{Path(sound).stem}-attention.png")
+    speech = map_speech(transcriber, sound, beam=beam, layer=layer, head=head)
+    for note in to_file(speech, file):
+        print(note, file=sys.stderr)
+    for word in speech.words:
+        print(f"{word.start:.2f}", f"{word.end:.2f}", word.text, sep="\t")
+    print(f"{speech.transcript or 'an empty transcript'}, saved {file}")
 
 
 def cost(

@@ -63,7 +63,7 @@ Seed = Annotated[int, typer.Option(help="Random seed of the samples.")]
 Device = Annotated[str, typer.Option(help="cuda, mps or cpu; auto is the first available.")]
 Precision = Annotated[str, typer.Option(help="float32, or int8: weights rounded to 8 bits, faster on a CPU.")]
 Layer = Annotated[int | None, typer.Option(
-    help="A layer, from 1.  [default: mean of all; the last for an image or a caption]", show_default=False)]
+    help="A layer, from 1.  [default: mean of all; the last for an image, a caption or speech]", show_default=False)]
 Head = Annotated[int | None, typer.Option(
     help="A head, from 1.  [default: mean of all; each for an image]", show_default=False)]
 # fmt: on

@@ -35,7 +35,8 @@ from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, transcript_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task
 
-__all__ = ["TASK", "Recognized", "SpeechDataset", "SpeechModel", "TimedWord", "Transcriber", "Transcript", "speech_loss"]
+__all__ = ["TASK", "Recognized", "SpeechDataset", "SpeechModel", "TimedWord", "Transcriber", "Transcript", "speech_loss",
+           "to_samples"]  # fmt: skip
 
 KINDS = ("speech",)
 PIECE = 20.0  # seconds; longer sound is cut
@@ -199,20 +200,25 @@ class Transcriber:
         """The samples of a sound in blocks, at the rate of the model."""
         if isinstance(sound, str | Path):
             return stream_audio(sound, self.run.data.rate, seconds)
-        return [_to_samples(sound)]
+        return [to_samples(sound)]
 
     def _transcript(self, piece: Piece, found: Recognized) -> Transcript:
-        words = [] if found.log_probs is None else self._timed_words(piece, found.tokens, found.log_probs)
+        words = [] if found.log_probs is None else self.timed_words(piece, found.tokens, found.log_probs)
         return Transcript(self.to_text(found.tokens), words, found.score)
 
-    def _timed_words(self, piece: Piece, tokens: list[int], log_probs: Tensor) -> list[TimedWord]:
-        """When each word is spoken, from the most likely path of CTC: the middle between a word's last frame and the next first.
+    def frame_times(self, count: int) -> list[float]:
+        """The centres of the first `count` encoded frames, in seconds.
 
         Frame s of the encoder is centred on frame s · subsample of the front end.
         """
-        data, front = self.run.data, front_end(self.run.data)
-        step = front.hop * self.run.model.subsample / 1000  # seconds between two encoded frames
-        centre = front.window / 2000 if front.features == "mfcc" else 0.0  # seconds, of the first
+        front = front_end(self.run.data)
+        step = front.hop * self.run.model.subsample / 1000
+        first = front.window / 2000 if front.features == "mfcc" else 0.0  # a window of log-mel is centred on its first sample
+        return [first + step * frame for frame in range(count)]
+
+    def timed_words(self, piece: Piece, tokens: list[int], log_probs: Tensor) -> list[TimedWord]:
+        """When each word is spoken, by the most likely path of CTC: it ends midway between its last frame and the next word's."""
+        data, centres = self.run.data, self.frame_times(len(log_probs))
         spans, frames = align(log_probs, tokens, blank=self.run.model.pad), dict[int, tuple[int, int]]()
         words, before = self.to_text(tokens).split(), ""
         for count, span in enumerate(spans, 1):
@@ -222,7 +228,7 @@ class Transcriber:
                 frames[word] = frames.get(word, (span.start, 0))[0], span.stop - 1
                 before = text
         offset, length = piece.start / data.rate, len(piece.samples) / data.rate
-        times = [(centre + step * first, centre + step * last) for first, last in frames.values()]
+        times = [(centres[first], centres[last]) for first, last in frames.values()]
         starts, ends = [max(0.0, times[0][0] - PAUSE / 2)] if times else [], list[float]()
         for (_, last), (first, _) in itertools.pairwise(times):
             reach = min(PAUSE, first - last) / 2  # in a long pause both words stay near their tokens
@@ -233,7 +239,7 @@ class Transcriber:
         return [TimedWord(words[word], offset + min(start, length), offset + min(end, length)) for word, start, end in timed]
 
 
-def _to_samples(sound: Samples) -> Tensor:
+def to_samples(sound: Samples) -> Tensor:
     """An array of samples, or of several channels, as read by soundfile → (N,), from -1 to 1."""
     x = torch.as_tensor(sound)
     if x.dtype == torch.int16:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
-__all__ = ["VISIBLE", "check_file", "colour", "new_figure", "palette", "save_figure", "to_file", "to_terminal"]
+__all__ = ["VISIBLE", "check_file", "colour", "new_figure", "palette", "readable", "save_figure", "to_file", "to_terminal"]
 
 # Dark to light: near-black violet, magenta, orange, pale yellow.
 STOPS = ((13, 8, 40), (110, 30, 110), (220, 80, 60), (252, 180, 60), (250, 250, 190))
@@ -37,7 +37,7 @@ def colour(weight: float) -> tuple[int, int, int]:
 def to_terminal(attention: AttentionMap, width: int = 120) -> Table:
     """A grid for `rich.print`: a row for each query, a column for each key; headings are cut to make it at most `width` wide."""
     table = Table(title=attention.title, title_justify="left", title_style="dim", box=None, padding=0, pad_edge=False)
-    labels, headings = [_readable(name) for name in attention.rows], [_readable(name) for name in attention.columns]
+    labels, headings = [readable(name) for name in attention.rows], [readable(name) for name in attention.columns]
     label_width, full = max(map(len, labels)) + 1, [max(len(heading) + 2, 4) for heading in headings]
     widest = max(full)
     while widest > 3 and label_width + sum(min(wide, widest) for wide in full) > width:
@@ -101,7 +101,7 @@ def to_file(attention: AttentionMap, file: Path) -> list[str]:
     if file.suffix.lower() == ".json":
         write_atomic(file, attention.to_json().encode() + b"\n")
         return []
-    rows, columns = ([_readable(name) for name in names] for names in (attention.rows, attention.columns))
+    rows, columns = ([readable(name) for name in names] for names in (attention.rows, attention.columns))
     with new_figure(1.6 + 0.52 * len(columns), 1.3 + 0.42 * len(rows)) as figure:
         axes = figure.add_subplot()
         image = axes.imshow(attention.weights, cmap=palette(), vmin=0, vmax=1, aspect="auto")
@@ -121,7 +121,7 @@ def to_file(attention: AttentionMap, file: Path) -> list[str]:
         return save_figure(figure, file)
 
 
-def _readable(token: str) -> str:
+def readable(token: str) -> str:
     """A token for a reader: the space before a word is dropped, a piece inside a word gets a +."""
     if token.startswith("▁"):
         return token[1:] or token

@@ -20,7 +20,7 @@ from regard.tasks.text_classification import TextClassifier
 from regard.tasks.text_embedding import TextEmbedder
 from regard.tasks.translation import Translator
 
-__all__ = ["AttentionMap", "cross_attention", "map_attention", "record_cross_attention", "require_index"]
+__all__ = ["AttentionMap", "cross_attention", "is_cross", "map_attention", "record_cross_attention", "require_index"]
 
 Recorded = tuple[str, Tensor, list[str], list[str]]  # kind of attention, weights (depth, H, Q, K), labels of queries and keys
 
@@ -84,7 +84,7 @@ def cross_attention(translator: Translator, source: list[int], target: list[int]
 @torch.inference_mode()
 def record_cross_attention(model: nn.Module, source: Tensor, target: Tensor) -> dict[str, Tensor]:
     """The cross-attention weights of each layer for one source and one target: (H, Q, K) by module name."""
-    names = [name for name, part in model.named_modules() if hasattr(part, "tap") and _is_cross(name)]
+    names = [name for name, part in model.named_modules() if hasattr(part, "tap") and is_cross(name)]
     if not names:
         return {}
     with watch(model) as recorded:
@@ -93,7 +93,7 @@ def record_cross_attention(model: nn.Module, source: Tensor, target: Tensor) -> 
     return {name: torch.cat(recorded[name], -2)[0] for name in names}
 
 
-def _is_cross(name: str) -> bool:
+def is_cross(name: str) -> bool:
     """A decoder's attention to the source: `decoder.3.cross` of a stack of blocks, `decoder.cross` of a single one."""
     first, *_, last = name.split(".")
     return first == "decoder" and last == "cross"

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard.data.audio.config import AudioData
 
-__all__ = ["FrontEnd", "front_end", "log_mel", "mel_filters", "mfcc", "normalize_frames"]
+__all__ = ["FrontEnd", "front_end", "log_mel", "mel_filters", "mfcc", "normalize_frames", "slaney_edges"]
 
 FLOOR = 1e-10  # smallest mel power, of log-mel
 SPHINX_FLOOR = 1e-4  # added to the mel power, of mfcc
@@ -133,14 +133,21 @@ def mel_filters(edges: Tensor, bins: Tensor) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _slaney_filters(rate: int, size: int, mels: int, low: float, high: float) -> Tensor:
-    """Filters evenly spaced on Slaney's scale: linear up to 1,000 Hz, 15 mels there, then 27 mels for a factor of 6.4."""
+    """Filters evenly spaced on Slaney's scale."""
+    return mel_filters(slaney_edges(mels, low, high), torch.arange(size // 2 + 1, dtype=torch.float64) * rate / size)
+
+
+def slaney_edges(mels: int, low: float, high: float) -> Tensor:
+    """Frequencies in Hz, evenly spaced on Slaney's scale: (C + 2,).  Filter c has its peak at edge c + 1.
+
+    The scale is linear up to 1,000 Hz, 15 mels there, then has 27 mels for a factor of 6.4.
+    """
 
     def to_mel(hz: float) -> float:
         return 3 * hz / 200 if hz < 1000 else 15 + 27 * math.log(hz / 1000) / math.log(6.4)
 
     mel = torch.linspace(to_mel(low), to_mel(high), mels + 2, dtype=torch.float64)
-    edges = torch.where(mel < 15, 200 * mel / 3, 1000 * 6.4 ** ((mel - 15) / 27))
-    return mel_filters(edges, torch.arange(size // 2 + 1, dtype=torch.float64) * rate / size)
+    return torch.where(mel < 15, 200 * mel / 3, 1000 * 6.4 ** ((mel - 15) / 27))
 
 
 @lru_cache(maxsize=8)
