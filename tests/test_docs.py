@@ -105,7 +105,8 @@ def test_commands_parse(page):
         values = verbs[verb].make_context(verb, list(words)).params
         invented = {"model=toy-tiny", "task=next_token", "data.source=my-text"} & set(words)  # examples of CONTRIBUTING.md
         if verb == "train" and not invented:
-            read_run(values["what"], [change for change in values["changes"] or () if not change.startswith(("init=", "init_encoder="))])
+            other_runs = ("init=", "init_encoder=")
+            read_run(values["what"], [change for change in values["changes"] or () if not change.startswith(other_runs)])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
