@@ -77,7 +77,6 @@ def test_wrong_options_and_verbs_are_refused(regard, tone_run, tmp_path):
     assert_refused(regard("transcribe", tone_run, file, "--beam", 0), "beam 0; use a beam of 1 or more")
     assert_refused(regard("transcribe", tone_run, file, "--piece", 0.5), "pieces of 0.5 seconds; use 1 to 60")
     assert_refused(regard("translate", tone_run, "a"), "use regard transcribe")
-    assert_refused(regard("show", tone_run, file), "use regard transcribe")
 
 
 def test_scores_name_the_characters_never_seen(regard, tone_run, tmp_path):

@@ -39,6 +39,7 @@ MAX_TOKENS = 64  # rows of cross-attention; of a longer transcript they are its 
 MAX_ROWS = 120  # of posteriors or cross-attention that are drawn
 MELS = 64  # channels of the spectrogram of a run that reads cepstra
 DECIBELS = 70  # from the loudest to the darkest level that is drawn
+LABEL_GAP = 0.06  # between two frequencies that are named, as a fraction of the height of the spectrogram
 BLANK, OTHER = "(blank)", "(others)"
 TICKS = (125, 250, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000)  # Hz
 WIDTH, PER_SECOND, NARROWEST, WIDEST = 1.6, 1.5, 7.0, 20.0  # inches: labels and colour bar, a second, a drawing
@@ -248,7 +249,7 @@ def to_file(speech: SpeechMap, file: Path) -> list[str]:
             panels.append(figure.add_subplot(next(places)))
             weights = speech.attention.weights[:rows] if cross else speech.attention.weights
             top = min(1.0, max(FULL_SCALE / len(speech.times), float(np.quantile(weights, 0.999))))
-            _draw_frames(figure, panels[-1], figure.add_subplot(next(places)), speech, weights, top)
+            _draw_frames(figure, panels[-1], figure.add_subplot(next(places)), speech, weights, top, not cross)
             if cross:
                 _name_rows(panels[-1], speech.attention.rows[:rows])
             else:
@@ -299,8 +300,9 @@ def _draw_spectrogram(figure: "Figure", axes: "Axes", bar: "Axes", spectrogram: 
     drawn = axes.imshow(spectrogram.levels, cmap="gray_r", vmin=-DECIBELS, vmax=0, origin="lower", aspect="auto",
                         interpolation="nearest", extent=(left, right, -0.5, channels - 0.5))  # fmt: skip
     low, high = spectrogram.frequencies[0], spectrogram.frequencies[-1]
-    ticks = [hz for hz in TICKS if low <= hz <= high * 1.05]
-    axes.set_yticks([_channel(hz, spectrogram.frequencies) for hz in ticks], [f"{hz:,}" for hz in ticks])
+    places = {hz: _channel(hz, spectrogram.frequencies) for hz in TICKS if low <= hz <= 1.05 * high}
+    ticks = [hz for hz in places if places.get(2 * hz, channels) - places[hz] >= LABEL_GAP * channels]
+    axes.set_yticks([places[hz] for hz in ticks], [f"{hz:,}" for hz in ticks])
     axes.set_ylabel("hertz", fontsize=9)
     _scale(figure, drawn, bar, "dB", lambda level, _: f"{level:.0f}")
 
@@ -313,14 +315,15 @@ def _channel(hz: float, frequencies: Sequence[float]) -> float:
     return below + (hz - frequencies[below]) / (frequencies[below + 1] - frequencies[below])
 
 
-def _draw_frames(figure: "Figure", axes: "Axes", bar: "Axes", speech: SpeechMap, grid: list[list[float]], top: float) -> None:
-    """Rows over the encoded frames; a grid of frames over frames has seconds on both axes."""
+def _draw_frames(figure: "Figure", axes: "Axes", bar: "Axes", speech: SpeechMap, grid: list[list[float]], top: float,
+                 over_frames: bool = False) -> None:  # fmt: skip
+    """Rows over the encoded frames; if the rows are frames too, both axes are in seconds."""
     step = _step(speech.times)
     left, right = speech.times[0] - step / 2, speech.times[-1] + step / 2
-    rows = (len(grid) - 0.5, -0.5) if len(grid) != len(speech.times) or speech.attention.rows else (right, left)
+    rows = (right, left) if over_frames else (len(grid) - 0.5, -0.5)
     drawn = axes.imshow(grid, cmap=palette(), vmin=0, vmax=top, aspect="auto", interpolation="nearest",
                         extent=(left, right, *rows))  # fmt: skip
-    _scale(figure, drawn, bar, "", lambda weight, _: f"{weight:.0%}" if top >= 0.1 else f"{weight:.1%}")
+    _scale(figure, drawn, bar, "", lambda weight, _: f"{round(100 * weight, 2):g}%")
 
 
 def _step(times: Sequence[float]) -> float:
