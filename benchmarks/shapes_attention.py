@@ -4,8 +4,8 @@ Of the test images, 500 by default: the fraction whose caption is exact, and of 
 the two words that name shapes (circle, square, triangle, cross) which falls inside the shape named.  The weights are those of
 the step that predicts the word.
 
-    inside  a cell of the grid counts by the fraction of its area in the shape's bounding box, grown by half a cell on each side:
-            the features of a cell that touches a shape are as much about the shape as about its own pixels
+    inside  a cell of the grid, centred where its convolutions are, counts by the fraction of its area in the shape's bounding
+            box, grown by half a cell on each side: a cell that touches a shape is as much about the shape as about its own pixels
     strict  the same, with the box as it is
     peak    the fraction of the words for which the centre of the cell with the largest weight is in the box
     chance  what uniform attention has inside the grown box
@@ -64,22 +64,23 @@ def measure(captioner: ImageCaptioner, images: int) -> dict[str, float]:
 
 def measure_words(captioner: ImageCaptioner, made: ShapeImage, caption: Caption) -> list[tuple[float, ...]]:
     """Inside, strict, peak and chance of each of the two words that name a shape."""
-    found = [word for word in map_caption(captioner, made.image, caption=caption).words if word.title in made.forms]
+    attention = map_caption(captioner, made.image, caption=caption)
+    found, shift = [word for word in attention.words if word.title in made.forms], attention.shift
     figures = list[tuple[float, ...]]()
     for word, form, box in zip(found, made.forms, made.boxes, strict=True):
         if word.title != form:
             raise ValueError(f"the caption {caption.text!r} does not name {' and '.join(made.forms)} in this order")
         grid = torch.tensor(word.weights)  # (Y, X)
-        inside, strict = (attention_inside(grid, box, SHAPES_SIDE, grow) for grow in (GROW, 0.0))
-        chance = attention_inside(torch.ones_like(grid), box, SHAPES_SIDE, GROW)
-        figures.append((inside, strict, float(peak_inside(grid, box)), chance))
+        inside, strict = (attention_inside(grid, box, SHAPES_SIDE, grow, shift) for grow in (GROW, 0.0))
+        chance = attention_inside(torch.ones_like(grid), box, SHAPES_SIDE, GROW, shift)
+        figures.append((inside, strict, float(peak_inside(grid, box, shift)), chance))
     return figures
 
 
-def peak_inside(grid: torch.Tensor, box: Box) -> bool:
+def peak_inside(grid: torch.Tensor, box: Box, shift: float) -> bool:
     """Whether the centre of the cell with the largest weight is in the box."""
     row, column = divmod(int(grid.argmax()), grid.shape[1])
-    y, x = ((place + 0.5) * SHAPES_SIDE / cells for place, cells in zip((row, column), grid.shape, strict=True))
+    y, x = ((place + 0.5 - shift) * SHAPES_SIDE / cells for place, cells in zip((row, column), grid.shape, strict=True))
     return box.top <= y < box.bottom and box.left <= x < box.right
 
 

@@ -69,6 +69,16 @@ class ImageEncoder(nn.Module):
             tokens = image_tokens(net, torch.empty(1, self.config.channels, self.config.image, self.config.image))
         self.tokens = tokens.shape[1]  # of an image of the config's size
 
+    @property
+    def shift(self) -> float:
+        """How far the centre of a token's pixels is before the middle of its cell, in cells, by rows and by columns.
+
+        A cell is one of the equal parts of the image.  Convolutions with odd kernels and padding on both sides keep token i of
+        stride s centred on pixel s · i, the first pixel of its cell; patches are their cells.
+        """
+        stride = self.config.image / (self.tokens - self.extra) ** 0.5
+        return 0.5 - 0.5 / stride if isinstance(self.net, resnet.ResNet | lrnet.LRNet) else 0.0
+
     def forward(self, image: Tensor) -> Tensor:
         """(B, C, height, width) → (B, S, D)."""
         return image_tokens(self.net, image)

@@ -54,6 +54,7 @@ class CaptionMap:
     caption: str
     image: list[list[list[int]]]  # the model's input, (Y, X, C) bytes
     words: list[Panel]  # the weights of each sum to one
+    shift: float = 0.0  # how far the centre of a token is before the middle of its cell, in cells
 
     def to_json(self) -> str:
         """The map as JSON."""
@@ -85,7 +86,8 @@ def map_caption(captioner: ImageCaptioner, image: str | Path | npt.NDArray[np.ui
         grid = weights[tokens].mean(0)  # (Y, X)
         words.append(Panel(word, (grid / grid.sum().clamp_min(1e-12)).tolist()))
     title = f"{captioner.run.name}: attention for each word{of_layer}{of_head}{without}"
-    return CaptionMap(title, caption.text, model_pixels(square, captioner.run.model.image).tolist(), words)
+    pixels = model_pixels(square, captioner.run.model.image).tolist()
+    return CaptionMap(title, caption.text, pixels, words, _encoder(captioner).shift)
 
 
 def caption_weights(captioner: ImageCaptioner, image: str | Path | npt.NDArray[np.uint8], ids: Sequence[int]) -> list[Tensor]:
@@ -124,21 +126,28 @@ def words_of_caption(tokenizer: Tokenizer, ids: Sequence[int]) -> list[tuple[str
     return [(word, tokens) for word, tokens in zip(words, positions, strict=True) if tokens]
 
 
-def upsample(weights: Tensor, side: int) -> Tensor:
-    """The weights of a grid as a smooth map over an image: (Y, X) → (side, side), each the weight of a cell at that pixel."""
-    smooth = F.interpolate(weights[None, None], (side, side), mode="bicubic", align_corners=False)
+def upsample(weights: Tensor, side: int, shift: float = 0.0) -> Tensor:
+    """The weights of a grid as a smooth map over an image: (Y, X) → (side, side), each the weight of a cell at that pixel.
+
+    The centres of the cells are `shift` cells before their middles.
+    """
+    at = (2 * torch.arange(side) + 1) / side - 1  # the middles of the pixels, from -1 to 1
+    rows, columns = (at + 2 * shift / cells for cells in weights.shape)
+    places = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), -1)  # (side, side, 2)
+    smooth = F.grid_sample(weights[None, None], places[None], "bicubic", "border", align_corners=False)
     return smooth[0, 0].clamp(0, float(weights.max()))  # a cubic overshoots
 
 
-def attention_inside(weights: Tensor, box: Box, side: int, grow: float = 0.0) -> float:
+def attention_inside(weights: Tensor, box: Box, side: int, grow: float = 0.0, shift: float = 0.0) -> float:
     """The fraction of the attention inside a box: each cell counts by the fraction of its area in the box.
 
-    Weights (Y, X) over an image of `side` pixels; the box is first grown on all sides by `grow` times the side of a cell.
+    Weights (Y, X) over an image of `side` pixels; the box is first grown on all sides by `grow` times the side of a cell, and the
+    cells are moved to their centres, `shift` cells up and to the left.
     """
     inside = list[Tensor]()
     for cells, low, high in zip(weights.shape, (box.top, box.left), (box.bottom, box.right), strict=True):
         wide = side / cells  # pixels
-        edges = wide * torch.arange(cells + 1, dtype=weights.dtype)
+        edges = wide * (torch.arange(cells + 1, dtype=weights.dtype) - shift)
         overlap = edges[1:].clamp_max(high + grow * wide) - edges[:-1].clamp_min(low - grow * wide)
         inside.append(overlap.clamp_min(0) / wide)  # of each row, of each column
     return float((weights * torch.outer(*inside)).sum() / weights.sum())
@@ -215,7 +224,7 @@ def to_file(attention: CaptionMap, file: Path) -> list[str]:
                 axes.imshow(plain, cmap="gray", vmin=0, vmax=255, interpolation=smooth, extent=place)
                 continue
             axes.imshow(64 + 0.6 * grey, cmap="gray", vmin=0, vmax=255, interpolation=smooth, extent=place)  # pale, below colours
-            weights = upsample(torch.tensor(words[index - 1].weights), max(side, SMOOTH)).numpy()
+            weights = upsample(torch.tensor(words[index - 1].weights), max(side, SMOOTH), attention.shift).numpy()
             drawn = axes.imshow(weights, cmap=palette(), vmin=0, vmax=scale_top(attention), alpha=OPACITY, extent=place)
         axes.set(xlim=(0, width), ylim=(height, 0))
         if words:

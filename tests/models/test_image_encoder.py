@@ -74,3 +74,27 @@ def test_a_wrong_table_is_refused_in_one_line(table, message):
     with pytest.raises(ValueError, match=message) as error:
         encoder_table(table)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("stem", ["imagenet", "cifar"])
+def test_the_pixels_of_a_token_are_centred_where_the_encoder_says(stem):
+    """With positive weights and pixels every layer is linear, so the gradient of a token shows the pixels it is made of."""
+    table = {"family": "resnet", "image": 64, "stem": stem, "dim": 2, "dims": [2, 2], "depths": [1, 1], "block": "basic"}
+    encoder = ImageEncoder(encoder_table(table)).double().eval()
+    with torch.no_grad():
+        for part in encoder.modules():
+            if isinstance(part, nn.Conv2d):
+                part.weight.fill_(0.1)
+    image = torch.ones(1, 3, 64, 64, dtype=torch.float64, requires_grad=True)
+    side = math.isqrt(encoder.tokens)
+    stride, cell = 64 / side, side // 2
+    weights = torch.autograd.grad(encoder(image)[0, cell * side + cell].sum(), image)[0].abs().sum((0, 1))  # (Y, X)
+    middle = torch.arange(64, dtype=torch.float64) + 0.5
+    for axis in (0, 1):
+        centre = float((weights.sum(axis) * middle).sum() / weights.sum())
+        tolerance = 1.0 if stem == "imagenet" else 1e-6  # a max pool of equal values takes the first
+        assert centre == pytest.approx((cell + 0.5 - encoder.shift) * stride, abs=tolerance)
+
+
+def test_patches_are_centred_in_their_cells():
+    assert ImageEncoder(encoder_table({"family": "vit", "image": 32, "patch": 8, "dim": 8, "depth": 1, "heads": 2})).shift == 0

@@ -230,6 +230,23 @@ def test_smooth_weights_are_those_of_the_cells_at_their_centres():
     assert float(abs(smooth[4::9, 4::9] - weights).max()) < 0.05
 
 
+def test_a_shift_moves_the_map_up_and_to_the_left_by_that_part_of_a_cell():
+    weights = torch.zeros(8, 8)
+    weights[4, 5] = 1.0
+    for shift, wanted in ((0.0, (36, 44)), (0.5, (32, 40))):  # the middles of the cells, of 8 pixels
+        smooth = upsample(weights, 64, shift)
+        middle = torch.arange(64) + 0.5
+        found = [float((smooth.sum(axis) * middle).sum() / smooth.sum()) for axis in (1, 0)]
+        assert found == pytest.approx(wanted, abs=0.1)
+
+
+def test_shifted_cells_count_where_they_are():
+    weights = torch.zeros(8, 8)
+    weights[4, 5] = 1.0
+    assert attention_inside(weights, Box(36, 28, 44, 36), 64, shift=0.5) == pytest.approx(1)
+    assert attention_inside(weights, Box(40, 32, 48, 40), 64, shift=0.5) == pytest.approx(0.25)
+
+
 def test_all_words_share_one_scale_that_ends_at_the_largest_weight():
     flat, peak = [[0.25, 0.25], [0.25, 0.25]], [[0.7, 0.1], [0.1, 0.1]]
     sparse = [[0.0] * 10 for _ in range(10)]

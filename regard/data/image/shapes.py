@@ -19,7 +19,7 @@ from regard.data.image.io import Bytes
 __all__ = ["COLORS", "FORMS", "Box", "ShapeImage", "shape_image"]
 
 COLORS = {"red": (220, 40, 40), "green": (40, 160, 60), "blue": (50, 80, 220), "yellow": (230, 200, 40),
-          "purple": (150, 60, 180), "orange": (240, 130, 30)}  # fmt: skip
+          "purple": (150, 60, 180), "pink": (250, 150, 190)}  # fmt: skip
 FORMS = ("circle", "square", "triangle", "cross")
 SIZE = (0.22, 0.34)  # of a shape, as a fraction of the side
 NOISE = 12  # standard deviation of the background
