@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = ["check_channels", "from_neighborhoods", "from_planes", "join_heads", "join_rows", "shift_distances", "split_heads",
-           "split_rows", "stack_rows", "to_frames", "to_grid", "to_neighborhoods", "to_patches", "to_planes", "to_tokens",
-           "to_windows"]  # fmt: skip
+           "split_rows", "stack_rows", "to_channels_last", "to_frames", "to_grid", "to_neighborhoods", "to_patches", "to_planes",
+           "to_tokens", "to_windows"]  # fmt: skip
 
 
 def split_heads(x: Tensor, heads: int, parts: int = 1) -> list[Tensor]:
@@ -51,6 +51,14 @@ def shift_distances(x: Tensor) -> Tensor:
         return x
     x = x.flatten(-2)[..., length - 1 : length - 1 + length * (2 * length - 2)]
     return x.unflatten(-1, (length, -1))[..., :length]
+
+
+def to_channels_last(x: Tensor) -> Tensor:
+    """A grid whose channels are last in memory, as convolutions take it: (B, Y, X, D) → (B, D, Y, X).
+
+    torch sees the layout in the strides, also if a dimension has size 1, where `contiguous` would not set them.
+    """
+    return x.permute(0, 3, 1, 2)
 
 
 def to_frames(x: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ from regard.layers.masks import length_mask
 from regard.layers.mlp import MLP
 from regard.layers.norm import PreNorm
 from regard.layers.positions import SinusoidalDistances, SinusoidalPositions
-from regard.layers.shapes import to_frames, to_grid, to_tokens
+from regard.layers.shapes import to_channels_last, to_frames, to_tokens
 
 __all__ = ["SIZES", "Conformer", "ConformerConfig", "Utterances"]
 
@@ -127,7 +127,7 @@ class Subsample(nn.Module):
         """(B, F, C), of which the first `lengths` (B,) are real, or all → (B, S, D)."""
         if lengths is not None:
             x = x * length_mask(lengths, x.shape[1])[:, 0, 0, :, None]
-        x = x[:, None].contiguous(memory_format=torch.channels_last)  # (B, 1, F, C)
+        x = to_channels_last(x[..., None])  # (B, 1, F, C)
         for conv in self.convs:
             x = conv(x)  # (B, D, S, ⌈C / 2⌉), then (B, D, S, ⌈C / 4⌉)
             if lengths is not None:
@@ -169,7 +169,7 @@ class ConvolutionModule(nn.Module):
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """(B, S, D) → (B, D, 1, S)."""
-        return F.conv2d(to_grid(x, 1), weight, bias, padding=self.depthwise.padding, groups=len(weight))
+        return F.conv2d(to_channels_last(x[:, None]), weight, bias, padding=self.depthwise.padding, groups=len(weight))
 
     def _scale_and_shift(self) -> tuple[Tensor, Tensor]:
         """Of the batch norm in inference: (D,) each."""
