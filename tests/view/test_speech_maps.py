@@ -1,4 +1,4 @@
-"""Speech as a model hears it: posteriors and attention are the model's, on the time axis of the timestamps, and so is the drawing."""
+"""Speech as a model hears it: posteriors and attention are the model's, and share the time axis of the timestamps."""
 
 import dataclasses
 import json
