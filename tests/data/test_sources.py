@@ -244,7 +244,7 @@ def test_sets_are_of_their_kind():
     texts = {"tinyshakespeare": "text", "wikitext-2": "text", "sst2": "labels", "agnews-small": "labels",
              "wordsim": "ratings"}  # fmt: skip
     speech = dict.fromkeys(("fsdd", "an4-mfcc", "yesno"), "speech")
-    assert kinds == texts | pictures | speech
+    assert kinds == texts | pictures | speech | {"flickr8k": "captions"}
     assert all(bool(source.labels) == (source.kind in ("labels", "images")) for source in SOURCES.values())
     assert all(bool(source.pairs) == (source.kind == "pairs") for source in SOURCES.values())
 

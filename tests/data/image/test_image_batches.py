@@ -249,7 +249,7 @@ def test_means_for_another_number_of_channels_are_refused():
     ("augment", -0.1, "use 0 or more"), ("mixup", -1.0, "mixup is -1.0; use 0 or more"),
     ("mixup", float("inf"), "mixup is inf; use 100 or less"),
     ("erase", 2.0, "erase is 2.0; use 1 or less"), ("fraction", 0.0, "fraction is 0.0; use more than 0"),
-    ("fraction", 1.1, "fraction is 1.1; use 1 or less"), ("fraction", float("nan"), "fraction is nan"),
+    ("fraction", 1.1, "fraction is 1.1; use more than 0, and 1 or less"), ("fraction", float("nan"), "fraction is nan"),
     ("flip", "yes", "data.flip"),
     ("mean", [0.5, 1.5], "mean is 1.5; use 1 or less"), ("mean", [-1.0], "mean is -1.0; use 0 or more"),
     ("std", [0.0], "std is 0.0; use more than 0"), ("std", [float("nan")], "std is nan"), ("mean", "grey", "data.mean"),
