@@ -301,7 +301,7 @@ def _draw_spectrogram(figure: "Figure", axes: "Axes", bar: "Axes", spectrogram: 
                         interpolation="nearest", extent=(left, right, -0.5, channels - 0.5))  # fmt: skip
     low, high = spectrogram.frequencies[0], spectrogram.frequencies[-1]
     places = {hz: _channel(hz, spectrogram.frequencies) for hz in TICKS if low <= hz <= 1.05 * high}
-    ticks = [hz for hz in places if places.get(2 * hz, channels) - places[hz] >= LABEL_GAP * channels]
+    ticks = [hz for hz in places if places.get(2 * hz, math.inf) - places[hz] >= LABEL_GAP * channels]
     axes.set_yticks([places[hz] for hz in ticks], [f"{hz:,}" for hz in ticks])
     axes.set_ylabel("hertz", fontsize=9)
     _scale(figure, drawn, bar, "dB", lambda level, _: f"{level:.0f}")
