@@ -46,7 +46,7 @@ def main() -> None:
         print(f"{name} is not measured: {reason}")
     if asked.tokens == TOKENS:
         result = {"tokens": TOKENS, "repeats": asked.repeats, "versions": versions, "rows": rows}
-        say(f"saved in {rig.named(rig.save('captions', result))}")
+        say(f"saved in {rig.named(rig.save('caption_speed', result))}")
 
 
 def compare_logits(ready: list[rig.Worker]) -> None:

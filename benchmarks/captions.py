@@ -47,7 +47,7 @@ def main() -> None:
     for name, row in rows.items():
         table.add_row(name, *(f"{row[f'BLEU-{order}']:.1f}" for order in ORDERS))
     Console(width=120).print(table)
-    say(f"saved {rig.named(rig.save('captions', {'split': asked.on, 'rows': rows}))}")
+    say(f"saved {rig.named(rig.save('caption_scores', {'split': asked.on, 'rows': rows}))}")
 
 
 def constant_captions(captioner: ImageCaptioner, split: str) -> dict[str, Scores]:

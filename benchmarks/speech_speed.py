@@ -69,7 +69,7 @@ def main() -> None:
         print(f"{name} is not measured: {reason}")
     if asked.models == list(MODELS):
         result = {"frames": FRAMES, "repeats": asked.repeats, "versions": versions, "rows": rows}
-        say(f"saved in {rig.named(rig.save('speech', result))}")
+        say(f"saved in {rig.named(rig.save('speech_speed', result))}")
 
 
 def write_model(size: str, folder: Path) -> dict[str, Any]:

@@ -326,7 +326,7 @@ def build(table: str, cls: type[Config], values: Mapping[str, Any], base: Mappin
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join([table, *map(str, first["loc"])])
-        what = first["msg"].removeprefix("Value error, ")
+        what = first["msg"].removeprefix("Value error, ") + (", such as [1,2]" if first["type"] == "list_type" else "")
         raise ValueError(f"{key}: {what}" + (f", got {first['input']!r}" if first["loc"] else "")) from None
 
 

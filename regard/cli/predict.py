@@ -231,7 +231,7 @@ def transcribe(run: RunPath, files: options.SoundFiles = None, input_: Input = N
                    "--timestamps", help="Print a line for each word: file, start and end in seconds, word.")] = False,
                piece: Annotated[float | None, typer.Option(
                    help="Cut longer sound into pieces of this many seconds, where it is quietest.  "
-                        "[default: 20, or the longest of training]", show_default=False)] = None,
+                        "[default: 20, or data.max_seconds if less]", show_default=False)] = None,
                device: Device = "auto", json_: Json = False) -> None:  # fmt: skip
     """Transcribe speech: sound files of any length, rate and number of channels.
 
@@ -251,7 +251,8 @@ def transcribe(run: RunPath, files: options.SoundFiles = None, input_: Input = N
 
             for file, found in zip(chunk, search(chunk, progress=progress), strict=True):
                 if json_:
-                    print(json.dumps({"source": file, **dataclasses.asdict(found)}, ensure_ascii=False))
+                    fields = {key: value for key, value in dataclasses.asdict(found).items() if timestamps or key != "words"}
+                    print(json.dumps({"source": file, **fields}, ensure_ascii=False))
                 elif timestamps:
                     for word in found.words:
                         print(file, f"{word.start:.2f}", f"{word.end:.2f}", word.text, sep="\t")
@@ -288,6 +289,8 @@ def caption(run: RunPath, images: options.Images = None, input_: Input = None, b
         from regard.view.draw import check_file
 
         check_file(show, "--show")
+        if len(images or ()) > 1:
+            raise ValueError(f"--show {show} draws one image, and there are {len(images or ())}; give one, or leave --show out")
     captioner: ImageCaptioner = open_run(run, "caption", device, precision)
     search = partial(captioner.caption, beam=beam, n_best=n_best, length_penalty=length_penalty)
     done = 0

@@ -27,7 +27,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint, bit for bit.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete an earlier run in the same folder.")] = False,
 ) -> None:  # fmt: skip
-    """Train a model on your data: sentence pairs, text, labelled texts, or images.
+    """Train a model on your data: sentence pairs, text, labelled texts, images, captions, or speech.
 
     regard train multi30k train.steps=2000
 
@@ -36,6 +36,10 @@ def train(
     regard train translate data.train=my.tsv data.valid=valid.tsv
 
     regard train images data.train=photos/
+
+    regard train captions data.train=captions.tsv
+
+    regard train speech data.train=speech.tsv
     """
     from regard.run_folder import RunFolder
     from regard.tasks import read_run, run_name
@@ -105,7 +109,8 @@ def score(run: RunPath, on: Split = "valid", beam: Beam = None, length_penalty: 
     """Score a run on validation or test data.
 
     Translations by BLEU and chrF with their signatures, classes by accuracy and F1, language models by perplexity, generated
-    images by bits per pixel, word vectors by Spearman's correlation with human ratings (--on wordsim353, simlex999, men3000 …).
+    images by bits per pixel, word vectors by Spearman's correlation with human ratings (--on wordsim353, simlex999, men3000 …),
+    captions by BLEU-1 to BLEU-4, transcripts by word and character error rate.
 
     regard score runs/multi30k --on test_2016_flickr
     """

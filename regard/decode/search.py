@@ -95,7 +95,7 @@ def _generate(model: Decoder, source: Source, limits: Tensor, choose: Choose, bo
         logits, state = model.step(token, state)  # (B, V)
         token = choose(logits)  # (B,)
         if scored:
-            total += logits.gather(1, token[:, None])[:, 0] - _log_total(model, logits)
+            total += logits.gather(1, token[:, None])[:, 0] - _log_normalizer(model, logits)
 
         # Append the token of each row; finish sentences at their end token or their limit.
         for row, (i, token_id) in enumerate(zip(rows, token.tolist(), strict=True)):
@@ -140,7 +140,7 @@ def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, e
     while len(sentence):
         # One step: the 2W best extensions of each sentence's beams.
         logits, state = model.step(token, state)  # (B · W, V)
-        offset = score - _log_total(model, logits).view_as(score)  # added to each beam's logits
+        offset = score - _log_normalizer(model, logits).view_as(score)  # added to each beam's logits
         best, parent, token = _extend(offset, logits, min(2 * width, width * logits.shape[-1]))  # (B, 2W)
         length = output.shape[-1] + 1
 
@@ -181,6 +181,6 @@ def _extend(offset: Tensor, logits: Tensor, count: int) -> tuple[Tensor, Tensor,
     return best, index // vocab, index % vocab
 
 
-def _log_total(model: Decoder, logits: Tensor) -> Tensor:
+def _log_normalizer(model: Decoder, logits: Tensor) -> Tensor:
     """What turns logits into log-probabilities, subtracted: (R, V) → (R,); 0 if the decoder has done it."""
     return logits.new_zeros(len(logits)) if getattr(model, "normalized", False) else blocked_logsumexp(logits)

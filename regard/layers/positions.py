@@ -34,7 +34,8 @@ class SinusoidalPositions(nn.Module):
         """Rows for positions start to stop - 1: (T, D)."""
         table = self.table  # read once: another thread may replace it
         if stop > len(table):
-            table = self.table = sinusoid(2 * stop, self.dim).to(table)
+            with torch.inference_mode(False):  # grown in an evaluation, it must serve training too
+                table = self.table = sinusoid(2 * stop, self.dim).to(table.device, table.dtype)
         return table[start:stop]
 
 
@@ -54,7 +55,8 @@ class SinusoidalDistances(nn.Module):
         """Rows for distances T - 1, T - 2, ..., 1 - T of T = `length` tokens: (2T - 1, D)."""
         table = self.table  # read once: another thread may replace it
         if 2 * length - 1 > len(table):
-            table = self.table = self._sinusoids(2 * length).to(table)
+            with torch.inference_mode(False):  # grown in an evaluation, it must serve training too
+                table = self.table = self._sinusoids(2 * length).to(table.device, table.dtype)
         middle = len(table) // 2  # distance 0
         return table[middle - length + 1 : middle + length]
 

@@ -212,7 +212,7 @@ class Transcriber:
         Frame s of the encoder is centred on frame s · subsample of the front end.
         """
         front = front_end(self.run.data)
-        step = front.hop * self.run.model.subsample / 1000
+        step = front.step * self.run.model.subsample
         first = front.window / 2000 if front.features == "mfcc" else 0.0  # a window of log-mel is centred on its first sample
         return [first + step * frame for frame in range(count)]
 
@@ -229,12 +229,13 @@ class Transcriber:
                 before = text
         offset, length = piece.start / data.rate, len(piece.samples) / data.rate
         times = [(centres[first], centres[last]) for first, last in frames.values()]
-        starts, ends = [max(0.0, times[0][0] - PAUSE / 2)] if times else [], list[float]()
+        edge = centres[1] - centres[0] if len(centres) > 1 else 0.0  # the first and the last word reach one frame further
+        starts, ends = [max(0.0, times[0][0] - edge)] if times else [], list[float]()
         for (_, last), (first, _) in itertools.pairwise(times):
             reach = min(PAUSE, first - last) / 2  # in a long pause both words stay near their tokens
             ends.append(last + reach)
             starts.append(first - reach)
-        ends += [times[-1][1] + PAUSE / 2] if times else []
+        ends += [times[-1][1] + edge] if times else []
         timed = zip(frames, starts, ends, strict=True)
         return [TimedWord(words[word], offset + min(start, length), offset + min(end, length)) for word, start, end in timed]
 

@@ -160,7 +160,7 @@ def _spectrogram(transcriber: Transcriber, samples: Tensor) -> Spectrogram:
         front = front._replace(features="log-mel", mels=MELS, window=25.0, low=0.0, high=front.rate / 2)
     power = log_mel(samples, front.rate, front.mels, front.window, front.hop, front.low, front.high)  # (F, C)
     levels = (power - power.max()) * 10 / math.log(10)
-    step = max(1, round(front.rate * front.hop / 1000)) / front.rate  # a whole number of samples
+    step = front.step
     frequencies = slaney_edges(front.mels, front.low, front.high)[1:-1]
     return Spectrogram([step * frame for frame in range(len(levels))], frequencies.tolist(), levels.T.tolist())
 

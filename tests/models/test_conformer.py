@@ -90,3 +90,12 @@ def test_a_small_batch_is_learnt_by_heart(weight):
         if 0 < weight < 1:
             found = beam(JointDecoder(model, weight, EOS), speech, width=3, **options)
             assert [best.tokens for best, *_ in found] == texts
+
+
+def test_a_table_that_grew_in_an_evaluation_serves_training():
+    """Longer validation utterances come first: the next training step must still save its activations."""
+    model = Conformer(ConformerConfig(features=4, vocab=6, dim=8, depth=1, heads=2, kernel=3, subsample=1))
+    with torch.inference_mode():
+        model.eval()(torch.randn(1, 600, 4))
+    model.train()(torch.randn(2, 20, 4)).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())

@@ -19,10 +19,11 @@ def test_shapes_attend_writes_exact_captions_and_looks_at_the_shapes_it_names(tm
     assert len(exact) >= 0.95 * len(made)
     inside = list[float]()
     for each, caption in exact:
-        words = [word for word in regard.map_caption(captioner, each.image, caption=caption).words if word.title in each.forms]
+        attention = regard.map_caption(captioner, each.image, caption=caption)
+        words, up = [word for word in attention.words if word.title in each.forms], round(8 * attention.shift)  # pixels
         for word, box in zip(words, each.boxes, strict=True):
             pixels = np.kron(word.weights, np.full((8, 8), 1 / 64))  # each cell's weight, evenly over its 8 × 8 pixels
             assert pixels.sum() == pytest.approx(1, abs=1e-4)
-            top, left = max(0, box.top - 4), max(0, box.left - 4)  # grown by half a cell
-            inside.append(pixels[top : box.bottom + 4, left : box.right + 4].sum())
+            top, left = (max(0, edge - 4 + up) for edge in (box.top, box.left))  # grown by half a cell
+            inside.append(pixels[top : box.bottom + 4 + up, left : box.right + 4 + up].sum())
     assert np.mean(inside) >= 0.8

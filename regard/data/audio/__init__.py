@@ -1,1 +1,1 @@
-"""Sound files and ready features → frames: one row of numbers for every 10 ms."""
+"""Sound files and ready features → frames: one row of numbers for every few milliseconds."""

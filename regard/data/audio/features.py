@@ -46,6 +46,11 @@ class FrontEnd(NamedTuple):
         """Numbers in a frame."""
         return self.ceps if self.features == "mfcc" else self.mels
 
+    @property
+    def step(self) -> float:
+        """Seconds from one frame to the next: a whole number of samples."""
+        return _samples(self.rate, self.hop) / self.rate
+
     def count(self, samples: int) -> int:
         """The frames of `samples` samples."""
         hop = _samples(self.rate, self.hop)
@@ -71,6 +76,11 @@ def front_end(data: AudioData) -> FrontEnd:
         raise ValueError(f"data.low={low} is not below data.high={high}; give a lower one")
     if data.features == "mfcc" and data.ceps > mels:
         raise ValueError(f"data.ceps={data.ceps} is more than the {mels} mel filters; use {mels} or less")
+    if data.features == "mfcc":
+        size = _fft_size(_samples(data.rate, window))
+        if not bool(_sphinx_filters(data.rate, size, mels, low, high).isfinite().all()):  # two edges fell on one bin
+            raise ValueError(f"data.mels={mels} is more filters than an FFT of {size} samples resolves; use fewer, or a longer "
+                             f"data.window than {window:g} ms")  # fmt: skip
     return FrontEnd(data.features, data.rate, mels, data.ceps, window, data.hop, low, high)
 
 

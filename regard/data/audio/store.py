@@ -183,8 +183,8 @@ def _report_unknown(store: SpeechStore, name: str, report: Report) -> None:
     unk, unknown = store.tokenizer.special.unk, Counter[str]()
     rows = [row for row, ids in enumerate(store.tokens) if unk in ids]
     for row in rows:
-        text = store.utterances[row].text
-        spans = store.tokenizer.offsets([text.lower() if store._lowercase else text])[0]
+        text = store.utterances[row].text.lower() if store._lowercase else store.utterances[row].text
+        spans = store.tokenizer.offsets([text])[0]
         unknown.update(text[first:last] for (first, last), index in zip(spans, store.tokens[row], strict=True) if index == unk)
     if rows:
         shown = ", ".join(repr(part) for part, _ in unknown.most_common(NAMED))

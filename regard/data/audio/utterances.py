@@ -145,6 +145,7 @@ def _read_tsv(file: Path, rate: int) -> SpeechSource:
         if not line.strip():
             continue
         name, tab, rest = line.partition("\t")
+        name = name.strip()
         text, _, speaker = rest.partition("\t")
         if not tab:
             raise ValueError(f"{file} line {number} has no tab; wanted sound file, a tab, transcript")
@@ -152,7 +153,9 @@ def _read_tsv(file: Path, rate: int) -> SpeechSource:
             raise ValueError(f"{file} line {number} has no transcript of {name}; write one, or leave the line out")
         path = file.parent / Path(name).expanduser()
         if not path.is_file():
-            raise ValueError(f"{file} line {number}: no file {path}; check the path")
+            raise ValueError(
+                f"{file} line {number}: no file {path}; correct the path, relative to the TSV file, or remove the line"
+            )
         utterances.append(Utterance(name, speaker.partition("\t")[0].strip(), text.strip()))
         lines.append(number)
         paths.append(path)

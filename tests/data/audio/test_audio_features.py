@@ -149,3 +149,15 @@ def test_silence_is_normalised_to_zeros():
 def test_a_front_end_that_cannot_be_is_refused(how, message):
     with pytest.raises(ValueError, match=message):
         front_end(AudioData(**how))
+
+
+@pytest.mark.parametrize("keys", [{"mels": 80}, {"window": 5.0}, {"rate": 8000, "mels": 64}])
+def test_more_filters_than_the_fft_resolves_are_refused(keys):
+    with pytest.raises(
+        ValueError, match=r"is more filters than an FFT of \d+ samples resolves; use fewer, or a longer data\.window"
+    ):
+        front_end(AudioData(features="mfcc", **keys))
+
+
+def test_the_step_of_frames_is_a_whole_number_of_samples():
+    assert front_end(AudioData(rate=22_050)).step == pytest.approx(220 / 22_050)  # not 220.5

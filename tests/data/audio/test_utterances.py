@@ -40,7 +40,7 @@ def test_a_list_may_be_compressed(tmp_path):
     ("a.wav no tab", r"own\.tsv line 2 has no tab; wanted sound file, a tab, transcript"),
     ("a.wav\t ", r"own\.tsv line 2 has no transcript of a\.wav; write one, or leave the line out"),
     ("a.wav\t\tanna", r"own\.tsv line 2 has no transcript of a\.wav"),
-    ("z.wav\thello", r"own\.tsv line 2: no file .*z\.wav; check the path"),
+    ("z.wav\thello", r"own\.tsv line 2: no file .*z\.wav; correct the path, relative to the TSV file"),
     (".\thello", r"own\.tsv line 2: no file"),
     ("text.wav\thello", r"own\.tsv line 2: .*text\.wav is not a readable sound file: it begins with 'words'"),
 ])  # fmt: skip
