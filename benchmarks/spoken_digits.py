@@ -6,16 +6,20 @@ the next.  With --speakers six further runs are trained, each without one speake
 
     python benchmarks/spoken_digits.py runs/fsdd-conformer
     python benchmarks/spoken_digits.py runs/fsdd-conformer --speakers --steps 600
+    python benchmarks/spoken_digits.py runs/fsdd-conformer --hours 2        # the speed and the memory of one long recording
 """
 
 import argparse
+import resource
 import statistics
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import rig
+import soundfile
 import torch
 from rich.console import Console
 from rig import say
@@ -39,9 +43,13 @@ def main() -> None:
     options.add_argument("run", type=Path)
     options.add_argument("--speakers", action="store_true", help="train six runs, each without one speaker")
     options.add_argument("--steps", type=int, default=600, help="of each of the six")
+    options.add_argument("--hours", type=float, default=0.0, help="transcribe a recording of this length instead")
     asked = options.parse_args()
     transcriber = load(asked.run)
     assert isinstance(transcriber, Transcriber)
+    if asked.hours:
+        say(", ".join(f"{key} {value:.4g}" for key, value in long_recording(transcriber, asked.hours).items()))
+        return
     figures: dict[str, Any] = {"single clips": single_clips(transcriber), "strings": strings(transcriber)}
     for name, values in figures.items():
         say(f"{name}: " + ", ".join(f"{key} {value:.4g}" for key, value in values.items()))
@@ -73,6 +81,31 @@ def strings(transcriber: Transcriber) -> dict[str, float]:
     near = sum(error <= NEAR for error in errors) / len(errors)
     return {"strings": STRINGS, "right, %": 100 * right / STRINGS, "median error of a join, ms": 1000 * statistics.median(errors),
             f"joins within {1000 * NEAR:g} ms, %": 100 * near}  # fmt: skip
+
+
+def long_recording(transcriber: Transcriber, hours: float) -> dict[str, float]:
+    """Test clips with pauses between them as one sound file: how long it takes, and how much memory."""
+    store = read_split(transcriber.run.data, "test", transcriber.tokenizer, lambda text: None)
+    rng, rate, written, digits = np.random.default_rng(1), store.front.rate, 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "long.wav"
+        with soundfile.SoundFile(file, "w", rate, 1, "PCM_16") as sound:
+            while written < hours * 3600 * rate:
+                clip = store.read(int(rng.integers(len(store)))).numpy()
+                pause = 0.003 * rng.standard_normal(int(rng.integers(rate // 10, rate // 2)))
+                for part in (clip, pause):
+                    sound.write(part)
+                    written += len(part)
+                digits += 1
+        before, began = _peak_mb(), time.process_time()
+        [found] = transcriber.transcribe([file], timestamps=True)
+        seconds = time.process_time() - began
+    return {"seconds of sound": written / rate, "digits": digits, "words found": len(found.words), "CPU seconds": seconds,
+            "real-time factor": seconds * rate / written, "peak MB before": before, "peak MB": _peak_mb()}  # fmt: skip
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def join_clips(store: SpeechStore, rng: np.random.Generator) -> tuple[Tensor, list[str], list[float]]:
