@@ -10,6 +10,8 @@ from regard.layers.attention import attend as attend
 from regard.layers.tap import watch as watch
 from regard.models.bahdanau import Bahdanau as Bahdanau
 from regard.models.bert import BERT as BERT
+from regard.models.caption_transformer import CaptionTransformer as CaptionTransformer
+from regard.models.captioner import Captioner as Captioner
 from regard.models.conformer import Conformer as Conformer
 from regard.models.elmo import ELMo as ELMo
 from regard.models.gpt import GPT as GPT
@@ -25,6 +27,7 @@ from regard.models.transformer import TransformerConfig as TransformerConfig
 from regard.models.vit import ViT as ViT
 from regard.models.word2vec import Word2Vec as Word2Vec
 from regard.tasks.bidirectional_lm import BidirectionalLM as BidirectionalLM
+from regard.tasks.captioning import Caption as Caption
 from regard.tasks.captioning import ImageCaptioner as ImageCaptioner
 from regard.tasks.image_classification import ImageClassifier as ImageClassifier
 from regard.tasks.image_generation import ImageGenerator as ImageGenerator
@@ -46,6 +49,8 @@ from regard.view.image_maps import ImageMap as ImageMap
 from regard.view.image_maps import map_image_attention as map_image_attention
 from regard.view.maps import AttentionMap as AttentionMap
 from regard.view.maps import map_attention as map_attention
+from regard.view.speech_maps import SpeechMap as SpeechMap
+from regard.view.speech_maps import map_speech as map_speech
 
 __version__: str
 __all__: list[str]

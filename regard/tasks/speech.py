@@ -200,7 +200,7 @@ class Transcriber:
         """The samples of a sound in blocks, at the rate of the model."""
         if isinstance(sound, str | Path):
             return stream_audio(sound, self.run.data.rate, seconds)
-        return [to_samples(sound)]
+        return to_samples(sound).split(max(1, round(seconds * self.run.data.rate)))  # cutting copies the rest of a block
 
     def _transcript(self, piece: Piece, found: Recognized) -> Transcript:
         words = [] if found.log_probs is None else self.timed_words(piece, found.tokens, found.log_probs)

@@ -44,6 +44,7 @@ FULL_SCALE = 4  # the colours end at this multiple of uniform attention or above
 SMOOTH = 256  # pixels of the smooth map of a small image
 CELLS = 10  # largest side of a grid in the terminal
 CELL_WIDTH = 3  # characters
+LARGE = 2  # times uniform attention: weights from there on are printed, also in a grid of many cells
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ def _to_text(word: str, grid: Tensor, top: float) -> Text:
     for row in grid.tolist():
         text.append("\n")
         for weight in row:
-            percent = f"{100 * weight:.0f}" if weight >= VISIBLE else ""
+            percent = f"{100 * weight:.0f}" if weight >= min(VISIBLE, LARGE / grid.numel()) else ""
             ink = Color.from_rgb(0, 0, 0) if weight > top / 2 else Color.from_rgb(255, 255, 255)
             text.append(percent.center(CELL_WIDTH), Style(color=ink, bgcolor=Color.from_rgb(*colour(weight / top)), bold=False))
     return text

@@ -74,6 +74,7 @@ def test_log_mel_equals_plain_numpy(how, count):
     np.testing.assert_allclose(log_mel(torch.from_numpy(x), *how).numpy(), plain_log_mel(x, *how), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow  # librosa is not among the test tools
 @pytest.mark.parametrize("how", SETTINGS)
 def test_log_mel_equals_librosa(how):
     librosa = pytest.importorskip("librosa", reason="no librosa; pip install librosa")
