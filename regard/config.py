@@ -142,9 +142,21 @@ class DecodeConfig:
     beam_size: int = 5  # 1 = greedy
     length_penalty: float = 1.0  # a score is log-probability / length ** length_penalty
     batch_size: int = 64  # sentences, or images, at once
+    min_length: int = 0  # fewest tokens of an answer, end not counted
+    max_length: int = 0  # most tokens of an answer, end included; 0: what the task allows
+    no_repeat_ngram_size: int = 0  # no n tokens in a row occur twice in an answer; 0: they may
+    repetition_penalty: float = 1.0  # divides the positive logits of tokens already in the answer and multiplies the negative
+    suppress_tokens: list[int] = dataclasses.field(default_factory=list)  # token ids that no answer holds
+    bad_words: list[list[int]] = dataclasses.field(default_factory=list)  # sequences of token ids that no answer holds
+    forced_bos: int = -1  # the first token id of every answer; -1: none
+    forced_eos: int = -1  # the last token id of an answer that reaches its limit; -1: none
 
     def __post_init__(self) -> None:
         require_min(1, beam_size=self.beam_size, batch_size=self.batch_size)
+        require_min(0, min_length=self.min_length, max_length=self.max_length, no_repeat_ngram_size=self.no_repeat_ngram_size)
+        require_min(-1, forced_bos=self.forced_bos, forced_eos=self.forced_eos)
+        if not 0.01 <= self.repetition_penalty <= 100:
+            raise ValueError(f"repetition_penalty is {self.repetition_penalty}; use 0.01 to 100, 1 for none")
         require_min(-10, length_penalty=self.length_penalty)
         require_max(10, length_penalty=self.length_penalty)
 
