@@ -128,6 +128,7 @@ TASK: Task[nn.Module, ImageDataset, ImageBatch, ImageClassifier] = Task(
     samples=_samples,
     batch_text=lambda run, batches: f"{run.train.batch_size * batches:,} images",
     unit="image",
+    perplexity=False,
     decodes=False,
     int8=True,
     trains=(CLASSIFIER,),

@@ -111,4 +111,5 @@ TASK: Task[CausalModel, ImageDataset, WindowBatch, ImageGenerator] = Task(
     score=_score,
     batch_text=lambda run, batches: f"{run.train.batch_size * batches:,} images",
     unit="pixel",
+    perplexity=False,
 )

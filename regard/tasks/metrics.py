@@ -23,6 +23,14 @@ class Score(NamedTuple):
     name: str
     value: float
     signature: str
+    unit: str = ""  # "%" for shares
+    count: int | None = None  # examples scored
+    low: float | None = None  # of a 95 % confidence interval
+    high: float | None = None
+
+    def to_json(self) -> dict[str, str | float]:
+        """All that is known of it."""
+        return {key: value for key, value in self._asdict().items() if value is not None and value != ""}
 
 
 class Batch(Protocol):

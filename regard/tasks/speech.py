@@ -393,6 +393,7 @@ TASK: Task[SpeechModel, SpeechDataset, SpeechBatch, Transcriber] = Task(
     score=_score,
     samples=_samples,
     batch_text=lambda run, batches: f"{run.train.batch_tokens * batches:,} frames",
+    perplexity=False,
     scored_by_search=True,
     score_text=lambda run: f", beam {run.decode.beam_size}",
 )

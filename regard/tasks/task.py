@@ -84,11 +84,13 @@ class Task(Generic[Model, Data, BatchT, Predictor]):
     # (model, run, tokenizer, labels) → what `regard.load` returns, with the VERBS it answers and the INPUT that `show` gives it
     predictor: Callable[[nn.Module, Run, Any, tuple[str, ...]], Predictor]
     score: Callable[[Predictor, str, ScoreOptions], list[Score]]  # of a split by name, or a file
+    mixed_validation: Callable[[Run, Data], dict[str, Iterator[BatchT]]] = lambda run, dataset: {}  # of `data.mix`, by name
     samples: Callable[[Predictor, Data], list[str]] = lambda predictor, dataset: []  # lines shown at every evaluation
     check: Callable[[Run, Model], None] = lambda run, model: None  # refuses a model that does not fit the data
     advice: Callable[[Run, int], str] = lambda run, batches: ""  # before training, given the batches of a step
     batch_text: Callable[[Run, int], str] = lambda run, batches: f"{run.train.batch_tokens * batches:,} tokens"  # of a step
     unit: str = "token"  # one prediction
+    perplexity: bool = True  # whether exp(validation loss) is one; not of classes, vectors or transcripts
     trains: tuple[str, ...] = ()  # heads of the model that it trains, among those that imports may lack
     scored_by_search: bool = False  # whether beam size and length penalty matter to its scores
     decodes: bool = True  # whether weights are laid out for small products, as decoding has them

@@ -15,10 +15,11 @@ from regard.data.text.batches import LabeledBatch, all_labeled_batches, labeled_
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, prepare_labeled
 from regard.data.text.splits import find_split
-from regard.data.text.store import PairStore
+from regard.data.text.store import PairStore, TextStore
 from regard.data.text.tokenizer import Tokenizer
 from regard.tasks.loss import class_cross_entropy
 from regard.tasks.metrics import Score, classification_scores
+from regard.tasks.mixing import mix_parts
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 from regard.tasks.text_embedding import Prediction, TextEmbedder, encoded_batches
 
@@ -71,17 +72,22 @@ def text_class_loss(model: ClassifyingEncoder, batch: LabeledBatch, label_smooth
 
 
 def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
-    return prepare_labeled(run.data, tokenizer, report, progress, task=TASK.name)
+    return prepare_labeled(run.data, tokenizer, report, progress, task=TASK.name, mix=mix_parts(run))
 
 
 def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[LabeledBatch]:
-    assert isinstance(dataset.train, PairStore)
+    assert not isinstance(dataset.train, TextStore)
     return labeled_batches(dataset.train, dataset.tokenizer.special, run.train.batch_tokens, run.train.seed, position)
 
 
 def _validation(run: Run, dataset: TextDataset) -> Iterator[LabeledBatch]:
     assert isinstance(dataset.valid, PairStore)
     return all_labeled_batches(dataset.valid, dataset.tokenizer.special, run.train.batch_tokens)
+
+
+def _validate_mixed(run: Run, dataset: TextDataset) -> dict[str, Iterator[LabeledBatch]]:
+    special, tokens = dataset.tokenizer.special, run.train.batch_tokens
+    return {name: all_labeled_batches(valid, special, tokens) for name, valid in dataset.mixed}
 
 
 def _samples(classifier: TextClassifier, dataset: TextDataset) -> list[str]:
@@ -110,12 +116,14 @@ TASK: Task[ClassifyingEncoder, TextDataset, LabeledBatch, TextClassifier] = Task
     prepare=_prepare,
     batches=_batches,
     validation=_validation,
+    mixed_validation=_validate_mixed,
     loss=text_class_loss,
     predictor=lambda model, run, tokenizer, labels: TextClassifier(model, tokenizer, run, labels),
     score=_score,
     samples=_samples,
     check=lambda run, model: require_context(run, model.max_len, extra=2),
     unit="text",
+    perplexity=False,
     int8=True,
     trains=("pooler", "classifier"),
 )

@@ -21,6 +21,7 @@ from regard.data.sources import SOURCES
 from regard.data.text.batches import PairBatch, all_pair_batches, pad, pair_batches
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, prepare_pairs, require_special
+from regard.data.text.mixture import MixedStore
 from regard.data.text.splits import find_split, source_names, task_prefixes
 from regard.data.text.store import PairStore, TextStore
 from regard.data.text.tokenizer import Tokenizer, to_ids
@@ -30,6 +31,7 @@ from regard.decode.search import Hypothesis
 from regard.decode.workers import map_in_threads
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, translation_scores
+from regard.tasks.mixing import mix_parts
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 
 __all__ = ["TASK", "EncoderDecoder", "Sampling", "TranslatedSplit", "Translation", "Translator", "batch_pairs",
@@ -220,8 +222,8 @@ def sequence_loss(model: EncoderDecoder, batch: PairBatch, label_smoothing: floa
     return linear_cross_entropy(features, model.output.weight, model.output.bias, targets[real], label_smoothing)
 
 
-def _pairs(store: PairStore | TextStore) -> PairStore:
-    assert isinstance(store, PairStore)
+def _pairs(store: PairStore | TextStore | MixedStore) -> PairStore | MixedStore:
+    assert not isinstance(store, TextStore)
     return store
 
 
@@ -232,12 +234,18 @@ def batch_pairs(run: Run, dataset: TextDataset, position: DataPosition) -> Batch
 
 def validate_pairs(run: Run, dataset: TextDataset) -> Iterator[PairBatch]:
     """Every validation pair once."""
-    return all_pair_batches(_pairs(dataset.valid), dataset.tokenizer.special, run.train.batch_tokens)
+    assert isinstance(dataset.valid, PairStore)
+    return all_pair_batches(dataset.valid, dataset.tokenizer.special, run.train.batch_tokens)
+
+
+def _validate_mixed(run: Run, dataset: TextDataset) -> dict[str, Iterator[PairBatch]]:
+    special, tokens = dataset.tokenizer.special, run.train.batch_tokens
+    return {name: all_pair_batches(valid, special, tokens) for name, valid in dataset.mixed}
 
 
 def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
     check = partial(require_special, file=tokenizer, task=TASK.name, pad=True)
-    return prepare_pairs(run.data, tokenizer, report, progress, task=TASK.name, check=check)
+    return prepare_pairs(run.data, tokenizer, report, progress, task=TASK.name, check=check, mix=mix_parts(run))
 
 
 def _samples(translator: Translator, dataset: TextDataset) -> list[str]:
@@ -315,6 +323,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     prepare=_prepare,
     batches=batch_pairs,
     validation=validate_pairs,
+    mixed_validation=_validate_mixed,
     loss=sequence_loss,
     predictor=lambda model, run, tokenizer, labels: Translator(model, tokenizer, run),
     score=_score,

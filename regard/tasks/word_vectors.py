@@ -260,5 +260,6 @@ TASK: Task[SkipGramModel, WordDataset, SkipGramBatch, WordVectors] = Task(
     samples=_samples,
     check=_check,
     unit="pair",
+    perplexity=False,
     decodes=False,
 )

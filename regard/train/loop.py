@@ -29,11 +29,13 @@ from regard.tasks import task_of
 from regard.tasks.finetuning import copy_tokenizer, load_encoder_weights, load_init_weights
 from regard.tasks.load import pick_device
 from regard.tasks.metrics import Score, evaluate, to_device
+from regard.tasks.mixing import score_mixed
 from regard.tasks.task import Dataset, ScoreOptions, Task
 from regard.train import checkpoint, malloc
 from regard.train.card import card
 from regard.train.ema import EMA
 from regard.train.log import Log, progress_bar, stop_on_signal
+from regard.train.mixed_losses import KEY, describe, first_losses, mixed_losses
 from regard.train.optim import learning_rate, make_optimizer
 from regard.train.parallel import World, joined
 from regard.train.state import TrainState
@@ -125,6 +127,11 @@ class _Training:
         with self.averaged():
             return evaluate(self.model, self.task.validation(self.run, self.dataset), self.task.loss)
 
+    def mixed_losses(self) -> dict[str, float]:
+        """The same for the data that is mixed in, by its name."""
+        with self.averaged():
+            return mixed_losses(self.task, self.run, self.dataset, self.model)
+
     def predictor(self) -> Any:
         """The model as users will get it."""
         return self.task.predictor(self.model, self.run, self.dataset.tokenizer, self.dataset.labels)
@@ -215,6 +222,7 @@ def _loop(training: _Training, log: Log | None) -> None:
     stream = task.batches(training.run, training.dataset, state.position)
     began = time.monotonic() - state.seconds
     world.copy_from_main(state_tensors(model).values())
+    before = _first_losses(training, log) if log is not None else {}
     model.train()
     with progress_bar(training.console, training.run.name, t.steps, state.step) as bar, stop_on_signal(world) as stop:
         since, predictions, loss_sum = time.monotonic(), 0, 0.0
@@ -265,10 +273,12 @@ def _loop(training: _Training, log: Log | None) -> None:
             # 5) Evaluate and show samples.
             if state.step % t.eval_every == 0 or last:
                 valid = world.broadcast(training.validation_loss())
-                perplexity = math.exp(min(valid, 50))
                 if log is not None:
-                    log.write(state.step, valid_loss=valid, perplexity=perplexity)
-                    report(f"step {state.step:,}: validation loss {valid:.4f}, perplexity {perplexity:.2f}")
+                    perplexity = {"perplexity": math.exp(min(valid, 50))} if task.perplexity else {}
+                    mixed = training.mixed_losses()
+                    log.write(state.step, valid_loss=valid, **perplexity, **{KEY + name: loss for name, loss in mixed.items()})
+                    words = "".join(f", {name} {value:.2f}" for name, value in perplexity.items())
+                    report(f"step {state.step:,}: validation loss {valid:.4f}{describe(mixed, before)}{words}")
                     _show_samples(training)
                 state.record(valid)
 
@@ -286,6 +296,17 @@ def _loop(training: _Training, log: Log | None) -> None:
         report(f"stopped early at step {state.step:,}: {t.patience} evaluations without a lower validation loss")
 
 
+def _first_losses(training: _Training, log: Log) -> dict[str, float]:
+    """The losses of the data that is mixed in before fine-tuning; a resumed run reads them from its log."""
+    before = first_losses(log.file)
+    if training.run.init and not training.state.step and not before:
+        before = training.mixed_losses()
+        if before:
+            log.write(0, **{KEY + name: loss for name, loss in before.items()})
+            training.report(f"before fine-tuning: validation loss of {describe(before, {})[2:-1]}")
+    return before
+
+
 def _finish(training: _Training, log: Log, command: str) -> Done:
     """Average, score, write the card; without a command, the card stays as it is."""
     run, state, task = training.run, training.state, training.task
@@ -295,7 +316,8 @@ def _finish(training: _Training, log: Log, command: str) -> Done:
                         f"more data, or stop there with train.patience=2, or train.steps")  # fmt: skip
     training.report("scoring the validation data")
     training.model.eval()
-    scores = task.score(training.predictor(), "valid", ScoreOptions(limit=task.score_limit))
+    predictor, options = training.predictor(), ScoreOptions(limit=task.score_limit)
+    scores = [*task.score(predictor, "valid", options), *score_mixed(task, predictor, options)]
     minutes, count = state.seconds / 60, sum(p.numel() for p in training.model.parameters())
     text = card(run, version=VERSION, command=command, parameters=count, minutes=minutes, steps=state.step,
                 loss=loss, scores=scores, batches=run.train.accumulate * training.world.size)  # fmt: skip
