@@ -68,7 +68,7 @@ def _read_data(file: Path) -> tuple[str, Any]:
 
 
 def training_data(run: Run) -> Iterator[TextData]:
-    """The text that the weights of a run have been trained on: its own, what it mixes in, and that of the runs it started from."""
+    """The text that a run has been trained on: its own, what it mixes in, and that of the runs it started from."""
     data, init = run.data, run.init
     for _ in range(MAX_RUNS):
         yield dataclasses.replace(data, mix="")
@@ -93,9 +93,8 @@ def score_mixed(task: Task[Any, Any, Any, Any], predictor: Any, options: ScoreOp
         except ValueError:  # no validation data, as was reported before training
             continue
         scores += [score._replace(name=f"{part.name}: {score.name}") for score in found]
-        before = (
-            _final_scores(RunFolder(part.name).log) if run.init and Path(run.init).resolve() == Path(part.name).resolve() else {}
-        )
+        started_here = run.init and Path(run.init).resolve() == Path(part.name).resolve()
+        before = _final_scores(RunFolder(part.name).log) if started_here else {}
         if (main := found[0]).name in before:
             scores.append(Score(f"{part.name}: {main.name} before", before[main.name], f"from the log of {part.name}", main.unit))
     return scores

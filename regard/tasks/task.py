@@ -14,6 +14,7 @@ from regard.config import Run
 from regard.data.position import BatchStream, DataPosition
 from regard.data.progress import Progress, Report
 from regard.data.text.tokenizer import Tokenizer
+from regard.tasks.errors import ErrorAnalysis
 from regard.tasks.metrics import Batch, Score
 
 __all__ = ["Batch", "Card", "Dataset", "EncodedSplit", "Progress", "Report", "ScoreOptions", "Task", "require_context"]
@@ -50,6 +51,7 @@ class Card(NamedTuple):
     tag: str  # the name model hubs have for it
     verb: str  # of the command line
     call: str  # the same in Python
+    words: str = '"…"'  # what the verb is given
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,9 @@ class ScoreOptions:
     length_penalty: float | None = None
     report: Report = lambda text: None
     progress: Callable[[int], None] = lambda done: None
+    bootstrap: int = 0  # resamples for confidence intervals of BLEU and chrF; 0: none
+    trained_on: Run | None = None  # the run in whose training data the examples are looked for; None: they are not
+    collect: Callable[[ErrorAnalysis], None] | None = None  # gets every example with its answer, where the task can give them
 
 
 Model = TypeVar("Model")
@@ -95,6 +100,7 @@ class Task(Generic[Model, Data, BatchT, Predictor]):
     scored_by_search: bool = False  # whether beam size and length penalty matter to its scores
     decodes: bool = True  # whether weights are laid out for small products, as decoding has them
     int8: bool = False  # whether it can be scored with 8-bit weights
+    analyses_errors: bool = False  # whether its score collects examples
     score_limit: int | None = None  # validation examples scored at the end of a training
     score_text: Callable[[Run], str] = lambda run: ""  # how they were scored, for the card
 

@@ -17,9 +17,12 @@ from regard.data.text.dataset import TextDataset, prepare_labeled
 from regard.data.text.splits import find_split
 from regard.data.text.store import PairStore, TextStore
 from regard.data.text.tokenizer import Tokenizer
+from regard.tasks.errors import ScoredExample
 from regard.tasks.loss import class_cross_entropy
-from regard.tasks.metrics import Score, classification_scores
+from regard.tasks.metrics import Score
 from regard.tasks.mixing import mix_parts
+from regard.tasks.overlap import trained_texts
+from regard.tasks.scoring import score_classes
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 from regard.tasks.text_embedding import Prediction, TextEmbedder, encoded_batches
 
@@ -104,8 +107,11 @@ def _score(classifier: TextClassifier, split: str, options: ScoreOptions) -> lis
     if unknown is not None:
         raise ValueError(f"{split} has the class {unknown!r}, never seen in training; known are {', '.join(classifier.labels)}")
     predictions = classifier.classify([text for text, _ in pairs], progress=options.progress)
-    predicted = [best.text for [best] in predictions]
-    return classification_scores(predicted, [label for _, label in pairs], classifier.labels, "texts")
+    checked = options.trained_on if split != "train" else None
+    trained = trained_texts(checked, [text for text, _ in pairs], "texts", options.report) if checked else None
+    rows = zip(pairs, predictions, strict=True)
+    examples = [ScoredExample(text, (label,), best.text, best.probability, None) for (text, label), [best] in rows]
+    return score_classes(examples, trained, classifier.labels, "texts", options)
 
 
 TASK: Task[ClassifyingEncoder, TextDataset, LabeledBatch, TextClassifier] = Task(
@@ -125,5 +131,6 @@ TASK: Task[ClassifyingEncoder, TextDataset, LabeledBatch, TextClassifier] = Task
     unit="text",
     perplexity=False,
     int8=True,
+    analyses_errors=True,
     trains=("pooler", "classifier"),
 )

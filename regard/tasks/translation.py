@@ -30,8 +30,10 @@ from regard.decode.fast import decoder
 from regard.decode.search import Hypothesis
 from regard.decode.workers import map_in_threads
 from regard.tasks.loss import linear_cross_entropy
-from regard.tasks.metrics import Score, translation_scores
+from regard.tasks.metrics import Score
 from regard.tasks.mixing import mix_parts
+from regard.tasks.overlap import trained_texts
+from regard.tasks.scoring import score_translations
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 
 __all__ = ["TASK", "EncoderDecoder", "Sampling", "TranslatedSplit", "Translation", "Translator", "batch_pairs",
@@ -300,10 +302,14 @@ def translate_split(translator: Translator, split: str, options: ScoreOptions, n
 
 def _score_set(translator: Translator, name: str, split: str, options: ScoreOptions) -> list[Score]:
     """Translate one set and compare with its references."""
-    data, translated = translator.run.data, translate_split(translator, split, options, name)
-    scores = translation_scores(translated.answers, translated.references, tokenized=data.text == "tok")
+    data, (sources, references, answers) = translator.run.data, translate_split(translator, split, options, name)
+    checked = options.trained_on if split != "train" else None
+    trained = trained_texts(checked, sources, "sentences", options.report) if checked else None
+    scores = score_translations(sources, references, answers, trained, options, tokenized=data.text == "tok", name=name)
     if name in SOURCES and SOURCES[name].kind == "labels":
-        scores = [Score("accuracy", score.value, "answers that are the class") for score in scores if score.name == "exact"]
+        exact = next(score for score in scores if score.name == "exact match")
+        how = exact.signature.replace("equal to a reference", "that are the class")
+        scores = [exact._replace(name="accuracy", signature=how)]
     several = len(source_names(data)) > 1 and name
     return [score._replace(name=f"{name}: {score.name}") for score in scores] if several else scores
 
@@ -332,6 +338,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     advice=_advice,
     scored_by_search=True,
     int8=True,
+    analyses_errors=True,
     score_limit=1000,
     score_text=lambda run: (
         f", at most 1,000 pairs of a set, beam {run.decode.beam_size}, length penalty {run.decode.length_penalty}"

@@ -7,6 +7,7 @@ next batch ─▶ loss ─▶ backward ─▶ clip ─▶ step ─┬▶ every n
 
 import dataclasses
 import math
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -85,7 +86,12 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
             world.wait()  # and have read it
             with closing(Log(files, training.state.step)) as log, malloc.keep_freed():
                 _loop(training, log)
-                return _finish(training, log, "" if complete else command or f"regard train {run.name}")
+                return _finish(training, log, "" if complete else command or _command(files))
+
+
+def _command(files: RunFolder) -> str:
+    """How to train a run that Python started again."""
+    return shlex.join(["regard", "train", str(files.run), "--out", f"{files.path}-again"])
 
 
 def _fit_worker(run: Run, files: RunFolder, world: World) -> Done:
@@ -319,8 +325,8 @@ def _finish(training: _Training, log: Log, command: str) -> Done:
     predictor, options = training.predictor(), ScoreOptions(limit=task.score_limit)
     scores = [*task.score(predictor, "valid", options), *score_mixed(task, predictor, options)]
     minutes, count = state.seconds / 60, sum(p.numel() for p in training.model.parameters())
-    text = card(run, version=VERSION, command=command, parameters=count, minutes=minutes, steps=state.step,
-                loss=loss, scores=scores, batches=run.train.accumulate * training.world.size)  # fmt: skip
+    text = card(run, folder=training.files.path, version=VERSION, command=command, parameters=count, minutes=minutes,
+                steps=state.step, loss=loss, scores=scores, batches=run.train.accumulate * training.world.size)  # fmt: skip
     if command:
         write_atomic(training.files.card, text.encode())
     log.write(state.step, final_loss=loss, minutes=minutes, **{score.name: score.value for score in scores})

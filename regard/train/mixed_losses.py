@@ -37,6 +37,6 @@ def first_losses(file: Path) -> dict[str, float]:
 
 
 def describe(losses: Mapping[str, float], before: Mapping[str, float]) -> str:
-    """ " (runs/enfr: 3.0200, was 2.8800)", or nothing."""
+    """The losses in brackets, " (runs/enfr: 3.0200, was 2.8800)", or nothing."""
     shown = [f"{name}: {loss:.4f}" + (f", was {before[name]:.4f}" if name in before else "") for name, loss in losses.items()]
     return f" ({'; '.join(shown)})" if shown else ""

@@ -149,7 +149,7 @@ def test_what_cannot_be_mixed_is_refused_in_one_line(home, tmp_path):
         fit(fine_tuned("translation", folder, f"{tmp_path}/gone.tsv:0.5"), tmp_path / "run")
 
 
-def test_photos_have_no_perplexity(tmp_path, capsys):
+def test_the_loss_of_photos_is_not_turned_into_that_of_words(tmp_path, capsys):
     from PIL import Image
 
     for label, value in (("dark", 20), ("light", 220)):

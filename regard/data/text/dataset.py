@@ -61,8 +61,8 @@ def prepare_text(data: TextData, tokenizer_file: Path, report: Report, progress:
     """Prepare one plain text; `extra_tokens` are the mask token or the sentinels that the task needs."""
     require_kind(data, ("text",), task)
     if data.mix:
-        raise ValueError(f"data.mix={data.mix} mixes sentence pairs or labelled texts; task {task} reads one plain text: put both "
-                         f"texts into one file")  # fmt: skip
+        raise ValueError(f"data.mix={data.mix} mixes sentence pairs or labelled texts; task {task} reads one plain text: put "
+                         f"both texts into one file")  # fmt: skip
     train, valid = find_split(data, "train"), find_split(data, "valid")
     lines, what = lambda: zip(train.text()), "text in it"
     tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, lines, what, extra_tokens, progress, check)
