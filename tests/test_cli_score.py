@@ -103,7 +103,7 @@ def test_translations_are_counted_and_those_in_the_training_data_said(regard, tm
     values = [row["chrF"] for row in found["worst"]]
     assert values == sorted(values)
     plain = json.loads(regard("score", run, "--json").out)
-    assert {score["count"] for score in plain} == {6, 7}
+    assert {score["examples"] for score in plain} == {6, 7}
     (tmp_path / "train.tsv").unlink()
     gone = regard("score", run)
     assert gone.code == 0

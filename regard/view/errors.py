@@ -46,11 +46,11 @@ def _class_lines(analysis: ErrorAnalysis) -> Iterator[str]:
     yield f"{'true class':{wide}}{headings}   examples  recall  precision"
     for name, row, errors in zip(names, analysis.matrix(), analysis.classes(), strict=True):
         cells = "".join(f"  {count:>{size},}" for count, size in zip(row, columns, strict=False))
-        yield f"{name:{wide}}{cells}   {errors.count:>8,}  {_percent(errors.recall):>6}  {_percent(errors.precision):>9}"
+        yield f"{name:{wide}}{cells}   {errors.examples:>8,}  {_percent(errors.recall):>6}  {_percent(errors.precision):>9}"
     if not few and (confused := analysis.confused(CONFUSED)):
         yield "most confused"
         for pair in confused:
-            yield f"{pair.count:6,}  {printable(pair.wanted, keep='')} taken for {printable(pair.answer, keep='')}"
+            yield f"{pair.times:6,}  {printable(pair.wanted, keep='')} taken for {printable(pair.answer, keep='')}"
 
 
 def _worst_lines(analysis: ErrorAnalysis) -> Iterator[str]:
@@ -89,7 +89,7 @@ def to_json(analysis: ErrorAnalysis, scores: Sequence[Score], count: int | None 
         found["labels"] = list(analysis.labels)
         found["confusion"] = analysis.matrix()
         found["classes"] = [
-            {"label": c.label, "count": c.count, "recall": c.recall, "precision": c.precision} for c in analysis.classes()
+            {"label": c.label, "examples": c.examples, "recall": c.recall, "precision": c.precision} for c in analysis.classes()
         ]
         found["confused"] = [pair._asdict() for pair in analysis.confused()]
     found["worst"] = [_row(example, bool(analysis.labels)) for example in analysis.worst(count)]
