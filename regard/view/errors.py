@@ -54,7 +54,7 @@ def _class_lines(analysis: ErrorAnalysis) -> Iterator[str]:
 
 
 def _worst_lines(analysis: ErrorAnalysis) -> Iterator[str]:
-    worst = analysis.worst(WORST)
+    worst = list({example.input: example for example in reversed(analysis.worst())}.values())[::-1][:WORST]  # each text once
     if not worst:
         yield "no mistakes"
     elif analysis.labels:
@@ -135,8 +135,8 @@ def _draw(analysis: ErrorAnalysis, file: Path) -> list[str]:
         raise ValueError(f"{len(names)} classes are too many to draw; write .tsv or .json instead")
     counts = analysis.matrix()
     parts = [[count / max(1, sum(row)) for count in row] for row in counts]
-    side = 2.4 + 0.45 * len(names)
-    with new_figure(side + 0.8, side) as figure:
+    labels, cells = 0.09 * max(map(len, names)), 0.55 * max(4, len(names))  # inches
+    with new_figure(cells + labels + 2.4, cells + labels + 1.0) as figure:
         axes = figure.add_subplot()
         image = axes.imshow([[100 * part for part in row] for row in parts], cmap=palette(), vmin=0, vmax=100)
         axes.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
