@@ -29,6 +29,7 @@ from regard.decode.constraints import Constraint
 from regard.decode.fast import decoder
 from regard.decode.search import Hypothesis
 from regard.decode.workers import map_in_threads
+from regard.layers.tap import attention_modules, tap_of
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, translation_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
@@ -193,7 +194,7 @@ class Translator:
         threads = max(1, min(torch.get_num_threads(), MAX_THREADS, sentences // MIN_SENTENCES))
         if threads == 1 or next(self.model.parameters()).device.type != "cpu":
             return 1
-        watched = any(getattr(part, "tap", None) for part in self.model.modules())
+        watched = any(tap_of(part) is not None for part in attention_modules(self.model).values())
         return 1 if watched else threads  # `watch` collects the steps in their order
 
     @property
