@@ -227,7 +227,7 @@ def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, e
         if allocation is None:
             score, kept = unfinished.topk(width)  # (B, W)
         else:
-            kept = unfinished.isinf().int().argsort(1, stable=True)[:, :width]  # the first
+            kept = unfinished.isinf().int().argsort(stable=True, dim=1)[:, :width]  # the first
             score = unfinished.gather(1, kept)
         if recorder is not None:
             done = torch.zeros_like(ends).index_put_((row, rank), torch.ones_like(row, dtype=torch.bool))

@@ -25,7 +25,7 @@ from regard.data.text.splits import find_split, source_names, task_prefixes
 from regard.data.text.store import PairStore, TextStore
 from regard.data.text.tokenizer import Tokenizer, to_ids
 from regard.decode import search
-from regard.decode.constraints import Constraint
+from regard.decode.constraints import Constraint, constrained, required_phrases
 from regard.decode.fast import decoder
 from regard.decode.logits_processors import logits_processor
 from regard.decode.search import Hypothesis
@@ -167,9 +167,27 @@ class Translator:
                                 "processor": processor}  # fmt: skip
         generator, steps = torch.Generator(device).manual_seed(sampling.seed if sampling else 0), decoder(self.model)
 
+        if constraints is not None and sampling is not None:
+            raise ValueError("phrases cannot be required of a sample; leave out the temperature")
+        if constraints is not None and len(constraints) != len(sources):
+            raise ValueError(f"constraints for {len(constraints)} sentences, got {len(sources)}; give a list for each")
+        required = None if constraints is None else [required_phrases(phrases, special.eos) for phrases in constraints]
+
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
             source = pad([sources[row] for row in rows], special).to(device)
             limits = torch.tensor([self.max_answer(len(sources[row]), tokens) for row in rows], device=device)
+            if required is None or not any(required[row].phrases for row in rows):
+                return plain(source, limits)
+            needs = [required[row] for row in rows]
+            more = torch.tensor([sum(need.shortest) if tokens is None else 0 for need in needs], device=device)
+            return constrained(
+                source, limits, (limits + more).clamp(max=int(min(self._context, 2**31))), needs, width=beam, eos=special.eos,
+                decode=self.run.decode, plain=plain,
+                beam=lambda source, limits, width, allocation: search.beam(
+                    steps, source, limits, width=width, allocation=allocation, **ends),
+            )  # fmt: skip
+
+        def plain(source: Tensor, limits: Tensor) -> list[list[Hypothesis]]:
             if sampling is not None:
                 drawn = search.sample(steps, source, limits, **ends, scored=scored, generator=generator,
                                       temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)  # fmt: skip
