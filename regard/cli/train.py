@@ -40,14 +40,25 @@ def train(
     regard train captions data.train=captions.tsv
 
     regard train speech data.train=speech.tsv
+
+    regard train runs/multi30k --resume
     """
     from regard.run_folder import RunFolder
     from regard.tasks import read_run, run_name
     from regard.train.parallel import first_process
-    from regard.train.resume import resumed_run
+    from regard.train.resume import resumed_run, run_folder_of
 
-    changes = changes or []
-    files = RunFolder(out or Path("runs") / run_name(what, changes))
+    changes, folder = changes or [], run_folder_of(what)
+    if folder is not None and not what.endswith(".toml"):
+        if not (resume or fresh or out):
+            raise ValueError(f"{what} is a run; continue it with --resume, start it over with --fresh, or train the same in "
+                             f"another folder with --out")  # fmt: skip
+        what = str(RunFolder(folder).run)
+    elif RunFolder(what).remains:
+        raise ValueError(f"{what} holds what is left of a run that was being replaced; repeat that command with its recipe: "
+                         f"regard train RECIPE --out {what} --fresh")  # fmt: skip
+    here = folder if resume or fresh else None  # the run of that folder, wherever it is now
+    files = RunFolder(out or here or Path("runs") / run_name(what, changes))
     resuming = resume and not fresh and files.started
     run = resumed_run(what, changes, files) if resuming else read_run(what, changes)
     if not first_process():  # only the first process reports
@@ -80,7 +91,7 @@ def _check_folder(files: "RunFolder", resume: bool, fresh: bool) -> None:
                          f"or choose another --out")  # fmt: skip
     if files.started:
         return
-    if fresh and folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
+    if fresh and not files.remains and folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
         raise ValueError(f"{folder} holds other files than a run, which --fresh will not delete; choose another --out")
     if resume:
         print(f"nothing to resume in {folder}; starting from step 0", file=sys.stderr)

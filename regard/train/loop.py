@@ -32,6 +32,7 @@ from regard.tasks.metrics import Score, evaluate, to_device
 from regard.tasks.task import Dataset, ScoreOptions, Task
 from regard.train import checkpoint, malloc
 from regard.train.card import card
+from regard.train.divergence import Divergence, unchanged
 from regard.train.ema import EMA
 from regard.train.log import Log, progress_bar, stop_on_signal
 from regard.train.optim import learning_rate, make_optimizer
@@ -78,7 +79,7 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
                 training.report("all steps are done; to train on, raise train.steps")
             else:
                 files.write_description(training.run.family, dataclasses.asdict(training.run.model), VERSION)
-                write_atomic(files.run, to_toml(training.run).encode())
+                files.write_run(to_toml(training.run))
             world.wait()  # the others may read the folder now,
             world.wait()  # and have read it
             with closing(Log(files, training.state.step)) as log, malloc.keep_freed():
@@ -125,6 +126,10 @@ class _Training:
         with self.averaged():
             return evaluate(self.model, self.task.validation(self.run, self.dataset), self.task.loss)
 
+    def last_saved(self) -> int:
+        """The step of the newest checkpoint; 0 if there is none."""
+        return max((saved.step for saved in self.files.saved()), default=0)
+
     def predictor(self) -> Any:
         """The model as users will get it."""
         return self.task.predictor(self.model, self.run, self.dataset.tokenizer, self.dataset.labels)
@@ -137,6 +142,8 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
     if world.is_main and files.started and not saved and not fresh and files.weights.exists():
         raise ValueError(f"{files.path} holds a model, but {files.checkpoints} no checkpoint of it; restore one, or start over "
                          f"with --fresh")  # fmt: skip
+    if not resuming:
+        files.refuse_foreign()
     report = partial(console.print, soft_wrap=True, highlight=False, markup=False)
     device, task = pick_device(run.train.device), task_of(run)
 
@@ -216,8 +223,9 @@ def _loop(training: _Training, log: Log | None) -> None:
     began = time.monotonic() - state.seconds
     world.copy_from_main(state_tensors(model).values())
     model.train()
+    divergence: Divergence | None = None
     with progress_bar(training.console, training.run.name, t.steps, state.step) as bar, stop_on_signal(world) as stop:
-        since, predictions, loss_sum = time.monotonic(), 0, 0.0
+        since, timed = time.monotonic(), 0
         while state.step < t.steps and not state.stopped_early(t.patience):
             state.step += 1
 
@@ -236,11 +244,10 @@ def _loop(training: _Training, log: Log | None) -> None:
                 (loss / tokens).backward()
                 nll += float(batch_nll)
             nll, asked = world.all_reduce(model, nll, bool(stop))
-            loss_sum += nll
             norm = float(nn.utils.clip_grad_norm_(model.parameters(), t.clip_norm or math.inf))
-            if not math.isfinite(loss_sum + norm):  # before it reaches the weights, and so a checkpoint
-                raise ValueError(f"the loss is {nll / tokens:.3g} and its gradient {norm:.3g} at step {state.step}; "
-                                 f"continue with --resume and a lower train.lr than {t.lr}")  # fmt: skip
+            state.first_loss = state.first_loss or nll / tokens
+            divergence = divergence or Divergence(model, t, state.first_loss, training.last_saved)
+            divergence.check_step(state.step, nll / tokens, norm)  # before it reaches the weights
 
             # 3) One step of the optimizer.
             lr = learning_rate(state.step, t)
@@ -250,17 +257,17 @@ def _loop(training: _Training, log: Log | None) -> None:
             optimizer.zero_grad(set_to_none=True)
             if training.ema is not None:
                 training.ema.update(state.step)
-            predictions += tokens
+            state.loss_sum, state.predictions, timed = state.loss_sum + nll, state.predictions + tokens, timed + tokens
 
             # 4) Log.
             last = state.step == t.steps
             if state.step % t.log_every == 0 or last:
-                speed, mean = predictions / (time.monotonic() - since), loss_sum / predictions
+                speed, mean = timed / (time.monotonic() - since), state.loss_sum / state.predictions
                 if log is not None:
                     log.write(state.step, loss=mean, lr=lr, norm=norm, tokens_per_s=speed, epoch=state.position.epoch)
                 bar(state.step, f"loss {mean:.3f} · {speed:,.0f} {task.unit}s/s")
-                since, predictions, loss_sum = time.monotonic(), 0, 0.0
-            paused = time.monotonic()
+                since, timed, state.loss_sum, state.predictions = time.monotonic(), 0, 0.0, 0
+            paused, valid = time.monotonic(), 0.0
 
             # 5) Evaluate and show samples.
             if state.step % t.eval_every == 0 or last:
@@ -275,6 +282,12 @@ def _loop(training: _Training, log: Log | None) -> None:
             # 6) Save, and stop if asked to.
             asked = asked if world.size > 1 else bool(stop)  # several processes stop at the step they have agreed on
             saving = state.step % t.save_every == 0 or last or bool(asked) or state.stopped_early(t.patience)
+            if saving:  # only weights that have not diverged
+                with unchanged(model):
+                    after = float(task.loss(model, to_device(batches[-1], training.device), t.label_smoothing)[1])
+                count = max(1, int(world.broadcast(batches[-1].tokens)))
+                before, after = (world.broadcast(value / count) for value in (float(batch_nll), after))
+                divergence.check_weights(state.step, state_tensors(model).values(), before, after, count, valid)
             if saving and log is not None:
                 state.seconds = time.monotonic() - began
                 checkpoint.save(training.files, state, model, optimizer, t.average, t.save_every, training.ema)
