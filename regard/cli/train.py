@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.io import open_run, show_progress
+from regard.cli.limits import limits
 from regard.cli.options import Beam, Changes, Device, Json, LengthPenalty, Out, Precision, Recipe, RunPath, Split
+from regard.data.terminal import printable
 
 if TYPE_CHECKING:
     from regard.run_folder import RunFolder
@@ -65,18 +67,20 @@ def train(
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 open until exit
     else:
         _check_folder(files, resume, fresh)
+        for note in limits(run) if not resuming else ():
+            print(note, file=sys.stderr)
     from regard.train.loop import Interrupted, fit
 
     try:
         done = fit(run, files.path, fresh=fresh, command=shlex.join(["regard", "train", what, *changes]))
     except Interrupted as stop:
-        print(f"regard: {stop}", file=sys.stderr)
+        print(f"regard: {printable(stop)}", file=sys.stderr)
         raise typer.Exit(130) from None
     if not first_process():
         return
     print(f"{run.name}: validation loss {done.loss:.4f} after {done.steps:,} steps and {done.minutes:.1f} minutes")
     _print_scores(done.scores)
-    print(f"saved in {files.path}")
+    print(f"saved in {printable(files.path)}")
 
 
 def _check_folder(files: "RunFolder", resume: bool, fresh: bool) -> None:
@@ -94,7 +98,7 @@ def _check_folder(files: "RunFolder", resume: bool, fresh: bool) -> None:
     if fresh and not files.remains and folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
         raise ValueError(f"{folder} holds other files than a run, which --fresh will not delete; choose another --out")
     if resume:
-        print(f"nothing to resume in {folder}; starting from step 0", file=sys.stderr)
+        print(f"nothing to resume in {printable(folder)}; starting from step 0", file=sys.stderr)
 
 
 def recipes(json_: Json = False) -> None:

@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
+from rich.text import Text
 from safetensors.torch import save as to_bytes
 from torch import nn
 
 from regard.config import Run, to_toml
 from regard.data.files import write_atomic
 from regard.data.position import DataPosition
+from regard.data.terminal import printable
 from regard.models import FAMILIES, load_weights, read_config, saved_tensors, state_tensors
 from regard.run_folder import RunFolder
 from regard.tasks import task_of
@@ -34,6 +36,7 @@ from regard.train import checkpoint, malloc
 from regard.train.card import card
 from regard.train.divergence import Divergence, unchanged
 from regard.train.ema import EMA
+from regard.train.estimate import StepTimer, checkpoint_bytes, memory_bytes, peak_memory, shortages, size
 from regard.train.log import Log, progress_bar, stop_on_signal
 from regard.train.optim import learning_rate, make_optimizer
 from regard.train.parallel import World, joined
@@ -144,7 +147,7 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
                          f"with --fresh")  # fmt: skip
     if not resuming:
         files.refuse_foreign()
-    report = partial(console.print, soft_wrap=True, highlight=False, markup=False)
+    report = partial(_report, console)
     device, task = pick_device(run.train.device), task_of(run)
 
     # 1) A resumed run keeps its model; a fine-tuned one takes its tokenizer from another run.
@@ -159,7 +162,7 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
 
     # 2) The data, encoded; it decides the size of the vocabulary and the number of classes.
     with console.status("") as status:
-        dataset = task.prepare(run, tokenizer, report, lambda what, done: status.update(f"{what}: {done:,}"))
+        dataset = task.prepare(run, tokenizer, report, lambda what, done: status.update(Text(printable(f"{what}: {done:,}"))))
     if not resuming:
         vocab = read_config(Path(run.init))[1].vocab if run.init and dataset.tokenizer else None
         counted = {"vocab": vocab or dataset.tokenizer.vocab} if dataset.tokenizer else {}
@@ -192,10 +195,15 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
     # 5) What the loop needs.
     words = f", vocabulary of {dataset.tokenizer.vocab:,} tokens" if dataset.tokenizer else ""
     report(f"{run.family}: {sum(p.numel() for p in model.parameters()):,} parameters on {device}{words}")
+    t = run.train
+    report(f"{t.steps:,} steps of up to {task.batch_text(run, t.accumulate * world.size)}; weights, gradients and optimizer take "
+           f"{size(memory_bytes(model, t))} of memory, checkpoints up to {size(checkpoint_bytes(model, t))} on disk")  # fmt: skip
+    for warning in shortages(model, t, files, device.type == "cpu") if world.is_main else ():
+        report(warning)
     machine = f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads"
     state = TrainState(dataset.train.digest, machine + (f", {world.size} processes" if world.size > 1 else ""))
-    ema = EMA(model, run.train.ema) if run.train.ema else None
-    optimizer = make_optimizer(model, run.train)
+    ema = EMA(model, t.ema) if t.ema else None
+    optimizer = make_optimizer(model, t)
     return _Training(run, task, files, console, report, device, dataset, model, optimizer, state, world, ema)
 
 
@@ -224,10 +232,11 @@ def _loop(training: _Training, log: Log | None) -> None:
     world.copy_from_main(state_tensors(model).values())
     model.train()
     divergence: Divergence | None = None
-    with progress_bar(training.console, training.run.name, t.steps, state.step) as bar, stop_on_signal(world) as stop:
+    timer, name = StepTimer(t), training.run.name
+    with progress_bar(training.console, report, name, timer, state.step) as progress, stop_on_signal(world) as stop:
         since, timed = time.monotonic(), 0
         while state.step < t.steps and not state.stopped_early(t.patience):
-            state.step += 1
+            state.step, started = state.step + 1, time.monotonic()
 
             # 1) The batches of this step; each process makes its own only.
             batches = []
@@ -260,12 +269,16 @@ def _loop(training: _Training, log: Log | None) -> None:
             state.loss_sum, state.predictions, timed = state.loss_sum + nll, state.predictions + tokens, timed + tokens
 
             # 4) Log.
-            last = state.step == t.steps
+            last, paused = state.step == t.steps, time.monotonic()
+            timer.step(paused - started)
+            speed, mean = timed / (paused - since), state.loss_sum / state.predictions
+            progress.update(state.step, mean, f"{speed:,.0f} {task.unit}s/s")
+            if timer.ready:
+                report(timer.summary(state.step, peak_memory(training.device.type == "cuda")))
             if state.step % t.log_every == 0 or last:
-                speed, mean = timed / (time.monotonic() - since), state.loss_sum / state.predictions
                 if log is not None:
-                    log.write(state.step, loss=mean, lr=lr, norm=norm, tokens_per_s=speed, epoch=state.position.epoch)
-                bar(state.step, f"loss {mean:.3f} · {speed:,.0f} {task.unit}s/s")
+                    log.write(state.step, loss=mean, lr=lr, norm=norm, tokens_per_s=speed, epoch=state.position.epoch,
+                              seconds_left=round(timer.left(state.step), 1))  # fmt: skip
                 since, timed, state.loss_sum, state.predictions = time.monotonic(), 0, 0.0, 0
             paused, valid = time.monotonic(), 0.0
 
@@ -278,6 +291,8 @@ def _loop(training: _Training, log: Log | None) -> None:
                     report(f"step {state.step:,}: validation loss {valid:.4f}, perplexity {perplexity:.2f}")
                     _show_samples(training)
                 state.record(valid)
+                timer.pause("evaluation", t.eval_every, time.monotonic() - paused)
+            evaluated = time.monotonic()
 
             # 6) Save, and stop if asked to.
             asked = asked if world.size > 1 else bool(stop)  # several processes stop at the step they have agreed on
@@ -291,6 +306,7 @@ def _loop(training: _Training, log: Log | None) -> None:
             if saving and log is not None:
                 state.seconds = time.monotonic() - began
                 checkpoint.save(training.files, state, model, optimizer, t.average, t.save_every, training.ema)
+                timer.pause("checkpoint", t.save_every, time.monotonic() - evaluated)
             since += time.monotonic() - paused
             if asked or (saving and stop and world.size == 1):  # a later request is met at the next step
                 world.wait()  # until it is saved: torchrun ends all once one has ended
@@ -340,6 +356,11 @@ def _average(training: _Training) -> float:
         write_atomic(files.weights, trained)
         load_weights(training.model, files.weights)
     return min(mean, last)
+
+
+def _report(console: Console, text: str, style: str | None = None) -> None:
+    """Print a line that may quote data: neither its brackets nor its control characters are obeyed."""
+    console.print(printable(text), style=style, soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_samples(training: _Training) -> None:
