@@ -17,16 +17,20 @@ SHRINK = 0.75  # finished sentences leave when at most this fraction of the batc
 
 
 class Hypothesis(NamedTuple):
-    """A finished output: its tokens without start and end, and log-probability / length ** penalty, if computed."""
+    """A finished output: its tokens without start and end, and log-probability / length ** penalty, if computed.
+
+    `logprobs`, if asked for, are those of each token, and last that of the end token, if the output reached its end.
+    """
 
     tokens: list[int]
     score: float | None
+    logprobs: list[float] | None = None
 
 
 def greedy(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, eos: int, penalty: float = 1.0,
-           scored: bool = True) -> list[Hypothesis]:  # fmt: skip
+           scored: bool = True, logprobs: bool = False) -> list[Hypothesis]:  # fmt: skip
     """Choose the most likely token at each step.  `limits` (B,) are maximum lengths, end included; no softmax unless `scored`."""
-    return _generate(model, source, limits, argmax, bos, eos, penalty, scored)
+    return _generate(model, source, limits, argmax, bos, eos, penalty, scored, logprobs)
 
 
 def argmax(logits: Tensor) -> Tensor:
@@ -38,9 +42,10 @@ def argmax(logits: Tensor) -> Tensor:
 
 def sample(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, eos: int, generator: torch.Generator,
            temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, penalty: float = 1.0,
-           scored: bool = True) -> list[Hypothesis]:  # fmt: skip
+           scored: bool = True, logprobs: bool = False) -> list[Hypothesis]:  # fmt: skip
     """Sample a token at each step; see `sampler`."""
-    return _generate(model, source, limits, sampler(generator, temperature, top_k, top_p), bos, eos, penalty, scored)
+    choose = sampler(generator, temperature, top_k, top_p)
+    return _generate(model, source, limits, choose, bos, eos, penalty, scored, logprobs)
 
 
 def sampler(generator: torch.Generator, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Choose:
@@ -81,10 +86,11 @@ def stream(model: Decoder, source: Source, choose: Choose, *, bos: int | Tensor,
 
 @torch.inference_mode()
 def _generate(model: Decoder, source: Source, limits: Tensor, choose: Choose, bos: int | Tensor, eos: int, penalty: float,
-              scored: bool) -> list[Hypothesis]:  # fmt: skip
+              scored: bool, logprobs: bool) -> list[Hypothesis]:  # fmt: skip
     """Step all sentences together, one output each."""
     finished: list[Hypothesis | None] = [None] * len(source)
     outputs: list[list[int]] = [[] for _ in range(len(source))]
+    parts: list[list[float]] = [[] for _ in range(len(source))]  # log-probabilities of the tokens
     max_lens: list[int] = limits.tolist()
     rows = list(range(len(source)))  # the sentence of each row; -1 once it is finished
     token = torch.zeros(len(source), dtype=torch.long, device=source.device) + bos
@@ -94,8 +100,13 @@ def _generate(model: Decoder, source: Source, limits: Tensor, choose: Choose, bo
         # One step.
         logits, state = model.step(token, state)  # (B, V)
         token = choose(logits)  # (B,)
-        if scored:
-            total += logits.gather(1, token[:, None])[:, 0] - _log_normalizer(model, logits)
+        if scored or logprobs:
+            added = logits.gather(1, token[:, None])[:, 0] - _log_normalizer(model, logits)  # (B,)
+            total += added
+            if logprobs:
+                for i, part in zip(rows, added.tolist(), strict=True):
+                    if i >= 0:
+                        parts[i].append(part)
 
         # Append the token of each row; finish sentences at their end token or their limit.
         for row, (i, token_id) in enumerate(zip(rows, token.tolist(), strict=True)):
@@ -104,7 +115,8 @@ def _generate(model: Decoder, source: Source, limits: Tensor, choose: Choose, bo
             outputs[i].append(token_id)
             if token_id == eos or len(outputs[i]) >= max_lens[i]:
                 ids = outputs[i][:-1] if token_id == eos else outputs[i]
-                finished[i] = Hypothesis(ids, float(total[row]) / len(outputs[i]) ** penalty if scored else None)
+                score = float(total[row]) / len(outputs[i]) ** penalty if scored else None
+                finished[i] = Hypothesis(ids, score, parts[i] if logprobs else None)
                 rows[row] = -1
 
         # Shrink the batch once enough sentences are finished.
@@ -120,7 +132,7 @@ def _generate(model: Decoder, source: Source, limits: Tensor, choose: Choose, bo
 
 @torch.inference_mode()
 def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, eos: int, width: int,
-         penalty: float = 1.0) -> list[list[Hypothesis]]:  # fmt: skip
+         penalty: float = 1.0, logprobs: bool = False) -> list[list[Hypothesis]]:  # fmt: skip
     """Keep the `width` best unfinished outputs at each step; return the best finished ones of each sentence, best first.
 
     A sentence is done when it has `width` finished outputs, or at its limit, where unfinished outputs count as finished.
@@ -129,7 +141,7 @@ def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, e
     """
     if width < 1:
         raise ValueError(f"width {width}; use a beam of 1 or more")
-    finished: list[list[tuple[float, list[int]]]] = [[] for _ in range(len(source))]
+    finished: list[list[Hypothesis]] = [[] for _ in range(len(source))]
     sentence = torch.arange(len(source), device=source.device)  # (B,): the sentence of each line of beams
     state = reorder(model.start(source), sentence[:, None].expand(-1, width))  # (B · W, ...)
     token = (torch.zeros(len(source), dtype=torch.long, device=source.device) + bos).repeat_interleave(width)
@@ -137,10 +149,12 @@ def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, e
     score[:, 0] = 0.0  # all beams start equal: only the first is extended at the first step
     active = torch.ones_like(sentence, dtype=torch.bool)
     output = token.new_empty(len(source), width, 0)  # (B, W, t)
+    parts = score.new_empty(len(source), width, 0)  # (B, W, t): log-probabilities of the output, if wanted
     while len(sentence):
         # One step: the 2W best extensions of each sentence's beams.
         logits, state = model.step(token, state)  # (B · W, V)
-        offset = score - _log_normalizer(model, logits).view_as(score)  # added to each beam's logits
+        normalizer = _log_normalizer(model, logits).view_as(score)
+        offset = score - normalizer  # added to each beam's logits
         best, parent, token = _extend(offset, logits, min(2 * width, width * logits.shape[-1]))  # (B, 2W)
         length = output.shape[-1] + 1
 
@@ -149,12 +163,20 @@ def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, e
         ends = (token == eos) | at_limit[:, None]
         row, rank = (ends[:, :width] & best[:, :width].isfinite() & active[:, None]).nonzero().T
         ended = torch.cat((output[row, parent[row, rank]], token[row, rank][:, None]), -1).tolist()
-        for i, ids, total in zip(sentence[row].tolist(), ended, best[row, rank].tolist(), strict=True):
-            finished[i].append((total / length**penalty, ids[:-1] if ids[-1] == eos else ids))
+        ended_parts: list[list[float] | None] = [None] * len(ended)
+        if logprobs:
+            flat = (parent * logits.shape[-1] + token).flatten(1)
+            added = logits.view(len(score), -1).gather(1, flat) - normalizer.gather(1, parent)  # (B, 2W)
+            ended_parts = torch.cat((parts[row, parent[row, rank]], added[row, rank][:, None]), -1).tolist()
+        for i, ids, total, each in zip(sentence[row].tolist(), ended, best[row, rank].tolist(), ended_parts, strict=True):
+            finished[i].append(Hypothesis(ids[:-1] if ids[-1] == eos else ids, total / length**penalty, each))
 
         # The W best candidates that do not end are the next beams.
         score, kept = best.masked_fill(ends, -math.inf).topk(width)  # (B, W)
         parent, token = parent.gather(1, kept), token.gather(1, kept)
+        if logprobs:
+            before = parts.gather(1, parent[:, :, None].expand(-1, -1, length - 1))
+            parts = torch.cat((before, added.gather(1, kept)[:, :, None]), -1)
         output = torch.cat((output.gather(1, parent[:, :, None].expand(-1, -1, length - 1)), token[:, :, None]), -1)
 
         # Sentences that are done leave, several at once.
@@ -167,11 +189,16 @@ def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, e
         # Beams swap parents: each continues from the state of the beam it extends.
         state = reorder(state, stay[:, None] * width + parent[stay])
         token, score, output, sentence, active = reorder((token, score, output, sentence, active), stay)
+        parts = parts.index_select(0, stay) if logprobs else parts
         token = token.flatten()
     if not all(finished):
         raise ValueError("the model's scores are not numbers; its weights may be damaged: train again, or restore them")
-    best_first = (sorted(outputs, key=lambda output: -output[0])[:width] for outputs in finished)
-    return [[Hypothesis(tokens, total) for total, tokens in outputs] for outputs in best_first]
+    return [sorted(outputs, key=lambda output: -_score(output))[:width] for outputs in finished]
+
+
+def _score(hypothesis: Hypothesis) -> float:
+    assert hypothesis.score is not None
+    return hypothesis.score
 
 
 def _extend(offset: Tensor, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -107,7 +107,7 @@ class ImageCaptioner:
 
     def _caption(self, hypotheses: list[Hypothesis]) -> Caption:
         decode, pieces = self.tokenizer.decode, self.tokenizer.ids_to_tokens
-        best = [Caption(decode(ids), pieces(ids), ids, score) for ids, score in hypotheses]
+        best = [Caption(decode(ids), pieces(ids), ids, score) for ids, score, _ in hypotheses]
         return Caption(best[0].text, best[0].tokens, best[0].ids, best[0].score, best)
 
     def to_input(self, image: str | Path | Bytes) -> Tensor:

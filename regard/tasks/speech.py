@@ -176,7 +176,7 @@ class Transcriber:
             found = self._search_tokens(source, sizes + 1, beam, penalty)  # a token takes a frame at least
         kept = [None] * len(frames) if ctc is None or not log_probs else [
             row[:size] for row, size in zip(ctc, sizes.tolist(), strict=True)]  # fmt: skip
-        return [Recognized(ids, score or 0.0, row) for (ids, score), row in zip(found, kept, strict=True)]
+        return [Recognized(ids, score or 0.0, row) for (ids, score, _), row in zip(found, kept, strict=True)]
 
     def to_text(self, tokens: Sequence[int]) -> str:
         """The text of token ids, with single spaces."""

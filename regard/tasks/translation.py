@@ -25,9 +25,11 @@ from regard.data.text.splits import find_split, source_names, task_prefixes
 from regard.data.text.store import PairStore, TextStore
 from regard.data.text.tokenizer import Tokenizer, to_ids
 from regard.decode import search
+from regard.decode.constraints import Constraint
 from regard.decode.fast import decoder
 from regard.decode.search import Hypothesis
 from regard.decode.workers import map_in_threads
+from regard.layers.tap import attention_modules, tap_of
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, translation_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
@@ -144,17 +146,22 @@ class Translator:
     def _translation(self, hypotheses: list[Hypothesis]) -> Translation:
         best = [
             Translation(self.decode_ids(self.tokenizer, ids), self.tokenizer.ids_to_tokens(ids), ids, score)
-            for ids, score in hypotheses
+            for ids, score, _ in hypotheses
         ]
         return Translation(best[0].text, best[0].tokens, best[0].ids, best[0].score, best)
 
     def search(
         self, sources: Sequence[list[int]], *, beam: int, batch: int, penalty: float, scored: bool = False,
-        tokens: int | None = None, sampling: Sampling | None = None, progress: Callable[[int], None] = lambda done: None,
+        logprobs: bool = False, tokens: int | None = None, sampling: Sampling | None = None,
+        constraints: Sequence[Sequence[Constraint]] | None = None, progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
-        """Token ids in, token ids out: the answers to each sentence, best first, in the order of the sentences."""
+        """Token ids in, token ids out: the answers to each sentence, best first, in the order of the sentences.
+
+        `logprobs` asks for the log-probability of each token.  `constraints` are phrases, for each sentence, that its answers
+        must contain: each is a list of token ids, or a list of such alternatives.
+        """
         special, device = self.tokenizer.special, next(self.model.parameters()).device
-        ends: dict[str, Any] = {"bos": special.bos, "eos": special.eos, "penalty": penalty}
+        ends: dict[str, Any] = {"bos": special.bos, "eos": special.eos, "penalty": penalty, "logprobs": logprobs}
         generator, steps = torch.Generator(device).manual_seed(sampling.seed if sampling else 0), decoder(self.model)
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
@@ -168,7 +175,7 @@ class Translator:
                 return [[hypothesis] for hypothesis in search.greedy(steps, source, limits, **ends, scored=scored)]
             return search.beam(steps, source, limits, width=beam, **ends)
 
-        empty = Hypothesis([], 0.0 if scored or (beam > 1 and sampling is None) else None)
+        empty = Hypothesis([], 0.0 if scored or (beam > 1 and sampling is None) else None, [] if logprobs else None)
         answers = [[empty] for _ in sources]
         order = sorted((row for row, ids in enumerate(sources) if ids), key=lambda row: -len(sources[row]))
         threads = 1 if sampling else self._threads(len(order))  # samples come from one random stream
@@ -187,7 +194,7 @@ class Translator:
         threads = max(1, min(torch.get_num_threads(), MAX_THREADS, sentences // MIN_SENTENCES))
         if threads == 1 or next(self.model.parameters()).device.type != "cpu":
             return 1
-        watched = any(getattr(part, "tap", None) for part in self.model.modules())
+        watched = any(tap_of(part) is not None for part in attention_modules(self.model).values())
         return 1 if watched else threads  # `watch` collects the steps in their order
 
     @property
