@@ -38,6 +38,7 @@ _CJK_END = "。！？｡．"  # ends a sentence without one
 _CLOSERS = r"[\"'”’»›)\]}」』】》〉）〕＂＇*_]"  # quotes, brackets and emphasis that close with the sentence
 _OPENERS = "\"'“‘„‚«‹([{¿¡「『【《〈（〔*_-–—•#"
 _BOUNDARY = re.compile(rf"(?P<cjk>[{_CJK_END}]++{_CLOSERS}*+)\s*+|(?<!{_END})(?P<end>{_END}++{_CLOSERS}*+)\s++")  # linear in time
+_LETTER = re.compile(r"[^\W_]")
 _CLAUSE = re.compile(r"[,;:،؛、，；：–—)\]]\s*(?=\S)")
 _SPACE = re.compile(r"\s+(?=\S)")
 _LINE = re.compile(r"((?<!\s)\s*(?:\r\n|[\n\r\v\f\x85\u2028\u2029])\s*)")  # with the spaces around it
@@ -67,20 +68,22 @@ def _add_line(line: str, pieces: list[str]) -> None:
     at = line.index(body[0])
     pieces[-1] += line[:at]
     cased, last = body != body.lower(), next((n for n in range(len(body) - 1, -1, -1) if body[n].isalnum()), -1)
-    start = 0
+    start, word = 0, _first_word(body, 0)
     for found in _BOUNDARY.finditer(body):
         end = found.end("cjk") if found["cjk"] else found.end("end")
-        if found.end() >= len(body) or end > last or not _has_word(body[start:end]):
+        if found.end() >= len(body) or end > last or word >= end:
             continue
         if found["cjk"] or _is_end(body, start, found, cased):
             pieces += [body[start:end], body[end : found.end()]]
             start = found.end()
+            word = _first_word(body, start)
     pieces += [body[start:], line[at + len(body) :]]
 
 
-def _has_word(text: str) -> bool:
-    """Whether there is a letter or a digit; punctuation alone is no sentence."""
-    return any(character.isalnum() for character in text)
+def _first_word(text: str, start: int) -> int:
+    """Where the first letter or digit is: punctuation alone is no sentence."""
+    found = _LETTER.search(text, start)
+    return found.start() if found else len(text)
 
 
 def _is_end(body: str, start: int, found: re.Match[str], cased: bool) -> bool:
