@@ -34,7 +34,7 @@ class Translation:
     probabilities: list[float] = field(default_factory=list)  # of each token, with `details`; 1.0 of a copied one
     coverage: float | None = None  # of the source by attention, with `details`; see tasks/coverage.py
     source_tokens: int = 0
-    unknown: int = 0  # tokens of the source that are not in the vocabulary
+    unknown: int = 0  # tokens of the source that are not in the vocabulary; copied ones do not count
     sentences: int = 1
     cut: int = 0  # sentences that were longer than the model takes, and were translated in pieces
     restored: int = 0  # placeholders, tags, addresses and numbers that the model left out, and that were put back
@@ -145,7 +145,7 @@ def _joint_score(answers: Sequence[Translation], penalty: float) -> float | None
     """The score of all tokens together: the sum of the log-probabilities / the sum of the lengths ** penalty."""
     if any(answer.score is None for answer in answers):
         return None
-    scored = [(answer.score, len(answer.ids) + 1) for answer in answers if answer.score is not None and answer.ids]
+    scored = [(answer.score, len(answer.ids) + 1) for answer in answers if answer.score is not None and answer.source_tokens]
     total = sum(score * length**penalty for score, length in scored)
     return total / sum(length for _, length in scored) ** penalty if scored else 0.0
 
@@ -192,10 +192,8 @@ def _translate_protected(translator: SentenceTranslator, sentences: list[str], i
             between[-3] = between[-3] if not between[-3] else _apart_before(between[-3], answer.text)
         between[-1] += strip.after
         joined = join_translations(translator, between, parts)
-        unknown = ids[n].count(translator.unk)
         score = None if answers[n].score is None else joined.score
-        answers[n] = dataclasses.replace(joined, restored=restored, sentences=1, source_tokens=len(ids[n]), unknown=unknown,
-                                         score=score)  # fmt: skip
+        answers[n] = dataclasses.replace(joined, restored=restored, sentences=1, score=score)
     return answers
 
 
