@@ -22,6 +22,8 @@ from regard.data.sources import SOURCES
 from regard.data.text.batches import PairBatch, all_pair_batches, pad, pair_batches
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, prepare_pairs, require_special
+from regard.data.text.references import choose_references
+from regard.data.text.rows import ReadNotes
 from regard.data.text.splits import find_split, source_names, task_prefixes
 from regard.data.text.store import PairStore, TextStore
 from regard.data.text.tokenizer import Tokenizer, to_ids
@@ -296,11 +298,18 @@ class TranslatedSplit(NamedTuple):
     answers: list[str]
 
 
-def read_references(data: TextData, split: str, name: str = "", limit: int | None = None) -> tuple[list[str], list[list[str]]]:
+def read_references(data: TextData, split: str, name: str = "", limit: int | None = None,
+                    report: Report = lambda line: None) -> tuple[list[str], list[list[str]]]:  # fmt: skip
     """The sentences of a split, or of a file, and the reference translations of each; of a mixture, those of the set `name`."""
-    pairs = list(islice(find_split(data, split, name).pairs(), limit))
-    if not pairs:
+    found, notes = find_split(data, split, name), ReadNotes(data.strict)
+    rows = list(islice(found.references(notes) if found.references else found.pairs(), limit))
+    for line in notes.lines():
+        report(line)
+    if not rows:
         raise ValueError(f"{split} is empty; give a file with source and target on each line")
+    if found.references:
+        return [row[0] for row in rows], choose_references(rows, len(data.columns.split(",")) - 1)
+    pairs = [(row[0], row[1]) for row in rows]
     if not (name in SOURCES and SOURCES[name].several):
         return [source for source, _ in pairs], [[target] for _, target in pairs]
     grouped: dict[str, list[str]] = {}
@@ -311,7 +320,7 @@ def read_references(data: TextData, split: str, name: str = "", limit: int | Non
 
 def translate_split(translator: Translator, split: str, options: ScoreOptions, name: str = "") -> TranslatedSplit:
     """Translate one split; a sentence too long for the model gets an empty translation."""
-    sources, references = read_references(translator.run.data, split, name, options.limit)
+    sources, references = read_references(translator.run.data, split, name, options.limit, options.report)
     encoded = translator.encode(sources)
     short = [ids if len(ids) <= translator.max_len else [] for ids in encoded]
     if cut := sum(bool(ids) for ids in encoded) - sum(bool(ids) for ids in short):
@@ -324,11 +333,14 @@ def translate_split(translator: Translator, split: str, options: ScoreOptions, n
 def _score_set(translator: Translator, name: str, split: str, options: ScoreOptions) -> list[Score]:
     """Translate one set and compare with its references."""
     data, translated = translator.run.data, translate_split(translator, split, options, name)
+    most = max(map(len, translated.references))
+    several = f", up to {most} references each" if most > 1 else ""
+    options.report(f"{name or split}: {len(translated.sources):,} sentences scored{several}")
     scores = translation_scores(translated.answers, translated.references, tokenized=data.text == "tok")
     if name in SOURCES and SOURCES[name].kind == "labels":
         scores = [Score("accuracy", score.value, "answers that are the class") for score in scores if score.name == "exact"]
-    several = len(source_names(data)) > 1 and name
-    return [score._replace(name=f"{name}: {score.name}") for score in scores] if several else scores
+    mixed = len(source_names(data)) > 1 and name
+    return [score._replace(name=f"{name}: {score.name}") for score in scores] if mixed else scores
 
 
 def _advice(run: Run, batches: int) -> str:

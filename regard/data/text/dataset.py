@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from regard.data.progress import Progress, Report
 from regard.data.sources import SOURCES
+from regard.data.text.checks import check_pairs
 from regard.data.text.config import TextData
 from regard.data.text.readers import Pair
 from regard.data.text.splits import Split, find_split, require_kind, source_names
@@ -45,10 +46,12 @@ def prepare_pairs(data: TextData, tokenizer_file: Path, report: Report, progress
                   check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
     """Prepare sentence pairs of one set or a mixture; `check` may refuse an existing tokenizer before any is encoded."""
     require_kind(data, ("pairs", "labels"), task, mixed=True)
-    train, _ = find_split(data, "train"), find_split(data, "valid")
-    what = "source and target on each line"
+    train, valid = find_split(data, "train"), find_split(data, "valid")
+    what, findings = "source and target on each line", _check(data, train, valid, progress, languages=True)
     tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, train.pairs, what, (), progress, check)
     stores = [encode_pairs_split(data, split, tokenizer, report, progress) for split in ("train", "valid")]
+    for line in findings:
+        report(line)
     return TextDataset(tokenizer, stores[0], stores[1], _sample_pairs(data, tokenizer))
 
 
@@ -67,12 +70,22 @@ def prepare_labeled(data: TextData, tokenizer_file: Path, report: Report, progre
                     task: str, check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
     """Prepare labelled texts; the tokenizer is trained on the texts alone."""
     require_kind(data, ("labels",), task)
-    train, _ = find_split(data, "train"), find_split(data, "valid")
+    train, valid = find_split(data, "train"), find_split(data, "valid")
     texts, what = lambda: (pair[:1] for pair in train.pairs()), "text and class on each line"
+    findings = _check(data, train, valid, progress, languages=False)
     tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, texts, what, (), progress, check)
     labels = SOURCES[data.source].labels if data.source in SOURCES else _find_classes(train, report)
     stores = [encode_labeled_split(data, split, tokenizer, report, progress, labels) for split in ("train", "valid")]
+    for line in findings:
+        report(line)
     return TextDataset(tokenizer, stores[0], stores[1], _sample_pairs(data, tokenizer), labels)
+
+
+def _check(data: TextData, train: Split, valid: Split, progress: Progress, languages: bool) -> list[str]:
+    """What to report of own files, before anything is trained on them."""
+    if not train.rows or not valid.rows:
+        return []
+    return check_pairs(train, valid, languages=languages, strict=data.strict, progress=progress)
 
 
 def _prepare_tokenizer(data: TextData, file: Path, name: str, examples: Callable[[], Iterator[tuple[str, ...]]], what: str,
