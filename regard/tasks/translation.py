@@ -30,6 +30,7 @@ from regard.data.text.tokenizer import Tokenizer, to_ids
 from regard.decode import search
 from regard.decode.constraints import Constraint
 from regard.decode.fast import decoder
+from regard.decode.logits_processors import logits_processor
 from regard.decode.search import Hypothesis
 from regard.decode.workers import map_in_threads
 from regard.layers.tap import attention_modules, tap_of
@@ -90,8 +91,8 @@ class Translator:
         return int(min(self.run.data.max_len, self._context - 1))
 
     def max_answer(self, source: int, wanted: int | None = None) -> int:
-        """The most tokens of an answer to a source of that many: the wanted number, else enough for any but a repetition."""
-        return int(min(2 * source + 20 if wanted is None else wanted, self._context))
+        """The most tokens of an answer to a source of that many: as wanted, else the run's, else more than it needs."""
+        return int(min(wanted or self.run.decode.max_length or 2 * source + 20, self._context))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids without an end token; a sentinel such as <extra_id_0> is one token, if the model knows sentinels."""
@@ -187,7 +188,9 @@ class Translator:
         must contain: each is a list of token ids, or a list of such alternatives.
         """
         special, device = self.tokenizer.special, next(self.model.parameters()).device
-        ends: dict[str, Any] = {"bos": special.bos, "eos": special.eos, "penalty": penalty, "logprobs": logprobs}
+        processor = logits_processor(self.run.decode, special.eos)
+        ends: dict[str, Any] = {"bos": special.bos, "eos": special.eos, "penalty": penalty, "logprobs": logprobs,
+                                "processor": processor}  # fmt: skip
         generator, steps = torch.Generator(device).manual_seed(sampling.seed if sampling else 0), decoder(self.model)
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
