@@ -3,10 +3,11 @@
 Labelled texts are pairs too, whose target is the name of the class; several sets make a mixture, each with its prefix (T5).
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -33,8 +34,10 @@ from regard.decode.logits_processors import logits_processor
 from regard.decode.search import Hypothesis
 from regard.decode.workers import map_in_threads
 from regard.layers.tap import attention_modules, tap_of
+from regard.tasks.coverage import source_coverage
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, translation_scores
+from regard.tasks.paragraphs import SentenceTranslator, Translation, translate_texts
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 
 __all__ = ["TASK", "EncoderDecoder", "Sampling", "TranslatedSplit", "Translation", "Translator", "batch_pairs",
@@ -53,17 +56,6 @@ class EncoderDecoder(Protocol):
 
     def features(self, source: Tensor, target: Tensor) -> Tensor:
         """What the output layer reads: (B, S) and (B, T) → (B, T, D)."""
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One answer: its text, tokens, ids and score, and the n best answers, itself first."""
-
-    text: str
-    tokens: list[str]
-    ids: list[int]
-    score: float | None  # log-probability / length ** penalty; of a greedy answer or a sample only if asked for
-    n_best: list["Translation"] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -106,7 +98,7 @@ class Translator:
         """Token ids without an end token; a sentinel such as <extra_id_0> is one token, if the model knows sentinels."""
         if isinstance(texts, str):
             raise ValueError("translate wants a list of sentences, not one string; put it in brackets")
-        ids = self.tokenizer.special.sentinels
+        ids = self.tokenizer.special.sentinels if all(isinstance(text, str) for text in texts) else ()
         known = {name: [token] for name, token in zip(self.tokenizer.ids_to_tokens(ids), ids, strict=True)}
         pieces = [re.split(r"(<extra_id_\d+>)", text) if known else [text] for text in texts]
         encoded = iter(self.tokenizer.encode([piece for text in pieces for piece in text]))
@@ -118,17 +110,28 @@ class Translator:
             raise ValueError(f"sentence {number} has {len(ids):,} tokens; this model takes at most {self.max_len}: "
                              f"split it into sentences")  # fmt: skip
 
+    @property
+    def splits(self) -> bool:
+        """Whether texts are split into sentences by default: not if the model was trained with task prefixes or sentinels."""
+        return not self.prefixes and not self.tokenizer.special.sentinels
+
     def translate(
         self, texts: Sequence[str] | Sequence[list[int]], *, beam: int | None = None, n_best: int = 1,
         length_penalty: float | None = None, tokens: int | None = None, batch: int | None = None,
         temperature: float | None = None, top_k: int = 0, top_p: float = 1.0, seed: int = 0, scored: bool = False,
+        split: bool | None = None, protect: bool | None = None, details: bool = False,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[Translation]:  # fmt: skip
-        """Translate sentences, given as text or as the token ids that `encode` returns.
+        """Translate texts, or single sentences as the token ids that `encode` returns.
+
+        A text is split into lines and sentences, translated and put together again with its spaces and line breaks; a sentence that
+        is too long is cut at a clause or a word.  `split=False` keeps one as one, and refuses a too long one by its number.
+        Placeholders, tags, URLs, e-mail addresses, emoji and numbers are kept as they are, unless `protect=False`.  Both are off for
+        models with task prefixes or sentinels unless asked for.  Of token ids nothing is split or protected.
 
         `beam` and `length_penalty` are the run's unless given; with a `temperature` an answer is sampled instead of searched for.
-        `tokens` is the most tokens of an answer.  Greedy answers and samples have scores only if `scored`.
-        An empty sentence stays empty; a too long one is refused by its number.
+        `tokens` is the most tokens of the answer to a sentence.  Greedy answers and samples have scores only if `scored`.
+        `details` asks for the probability of each token and the coverage of the source by attention.  An empty text stays empty.
         """
         decode = self.run.decode
         width, size = decode.beam_size if beam is None else beam, decode.batch_size if batch is None else batch
@@ -138,20 +141,41 @@ class Translator:
         _check_options(width, n_best, size, penalty, temperature, top_k, top_p, seed)
         if tokens is not None and tokens < 1:
             raise ValueError(f"answers of {tokens} tokens; ask for 1 or more")
-        sources = to_ids(texts, self.encode)
-        for number, ids in enumerate(sources, 1):
-            self.require_short(ids, number)
         sampling = None if temperature is None else Sampling(temperature, top_k, top_p, seed)
-        answers = self.search(sources, beam=1 if sampling else width, batch=size, penalty=penalty, scored=scored,
-                              tokens=tokens, sampling=sampling, progress=progress)  # fmt: skip
-        return [self._translation(hypotheses[:n_best]) for hypotheses in answers]
 
-    def _translation(self, hypotheses: list[Hypothesis]) -> Translation:
+        def translate_ids(sources: list[list[int]], phrases: list[list[list[int]]] | None) -> list[Translation]:
+            for number, ids in enumerate(sources, 1):
+                self.require_short(ids, number)
+
+            def report(done: int) -> None:  # in texts, of which each may have several sentences
+                progress(done * len(texts) // len(sources))
+
+            answers = self.search(sources, beam=1 if sampling else width, batch=size, penalty=penalty, scored=scored,
+                                  logprobs=details, tokens=tokens, sampling=sampling, constraints=phrases, progress=report)  # fmt: skip
+            best = [self._translation(ids, found[:n_best]) for ids, found in zip(sources, answers, strict=True)]
+            if details:
+                covered = source_coverage(self.model, self.tokenizer.special, sources, [answer.ids for answer in best])
+                best = [replace(answer, coverage=part) for answer, part in zip(best, covered, strict=True)]
+            return best
+
+        sources = to_ids(texts, self.encode)
+        if texts and isinstance(texts[0], list):
+            return translate_ids(sources, None)
+        split, protect = self.splits if split is None else split, self.splits if protect is None else protect
+        how = SentenceTranslator(self.encode, partial(self.decode_ids, self.tokenizer), self.tokenizer.ids_to_tokens, translate_ids,
+                                 self.max_len, self.tokenizer.special.unk, penalty)  # fmt: skip
+        return translate_texts(how, texts, sources, split, protect)  # type: ignore[arg-type]
+
+    def _translation(self, source: list[int], hypotheses: list[Hypothesis]) -> Translation:
         best = [
-            Translation(self.decode_ids(self.tokenizer, ids), self.tokenizer.ids_to_tokens(ids), ids, score)
-            for ids, score, _ in hypotheses
-        ]
-        return Translation(best[0].text, best[0].tokens, best[0].ids, best[0].score, best)
+            Translation(
+                self.decode_ids(self.tokenizer, ids), self.tokenizer.ids_to_tokens(ids), ids, score,
+                probabilities=[math.exp(logprob) for logprob in (logprobs or [])[: len(ids)]],
+                source_tokens=len(source), unknown=source.count(self.tokenizer.special.unk),
+            )
+            for ids, score, logprobs in hypotheses
+        ]  # fmt: skip
+        return replace(best[0], n_best=best)
 
     def search(
         self, sources: Sequence[list[int]], *, beam: int, batch: int, penalty: float, scored: bool = False,
@@ -271,7 +295,7 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
 
 
 def _samples(translator: Translator, dataset: TextDataset) -> list[str]:
-    answers = translator.translate([source for source, _ in dataset.samples], beam=1)
+    answers = translator.translate([source for source, _ in dataset.samples], beam=1, split=False, protect=False)
     pairs = zip(dataset.samples, answers, strict=True)
     return [f"{source}  →  {answer.text}   (wanted: {wanted})" for (source, wanted), answer in pairs]
 
