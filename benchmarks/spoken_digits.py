@@ -127,7 +127,7 @@ def without_speaker(run: Path, speaker: str, steps: int) -> float:
     changes = (f"data.speaker={speaker}", f"train.steps={steps}", f"train.eval_every={steps}", "name=fsdd")
     with tempfile.TemporaryDirectory() as folder:
         fit(read_run("fsdd-conformer", changes), Path(folder) / "run", console=Console(quiet=True))
-        exact = single_clips(load(Path(folder) / "run"))["exact"]  # type: ignore[arg-type]
+        exact = single_clips(load(Path(folder) / "run"))["exact match"]  # type: ignore[arg-type]
     say(f"without {speaker}: {exact:.1f} % of the speaker's recordings")
     return exact
 

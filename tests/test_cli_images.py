@@ -1,6 +1,7 @@
 """The command line for image models: train on a folder, classify, generate; each mistake is one line."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -68,7 +69,7 @@ def test_an_image_classifier_refuses_the_verbs_of_text(regard, trained):
 
 def test_score_takes_a_folder_and_refuses_a_missing_one(regard, trained, photos):
     result = regard("score", trained, "--on", photos)
-    assert "(of 10 images)" in result.out
+    assert re.search(r" of 10 images; 95 % confidence [\d.]+ to [\d.]+\)", result.out)
     assert regard("score", trained, "--on", "nowhere").err.startswith("regard: no folder nowhere")
 
 

@@ -19,7 +19,8 @@ import typer
 from regard.cli.convert import export, import_
 from regard.cli.inspect import cost, show
 from regard.cli.predict import ask, caption, classify, embed, fill, generate, neighbors, transcribe, translate
-from regard.cli.train import compare, recipes, score, train
+from regard.cli.score import compare, score
+from regard.cli.train import recipes, train
 from regard.version import VERSION
 
 __all__ = ["app", "main"]

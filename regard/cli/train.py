@@ -1,27 +1,23 @@
-"""Verbs that train and score: train, recipes, score, compare."""
+"""Verbs that train: train, recipes."""
 
 import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.io import open_run, show_progress
 from regard.cli.limits import limits
-from regard.cli.options import Beam, Changes, Device, Json, LengthPenalty, Out, Precision, Recipe, RunPath, Split
+from regard.cli.options import Changes, Json, Out, Recipe
+from regard.cli.score import print_scores
 from regard.data.terminal import printable
 
 if TYPE_CHECKING:
     from regard.run_folder import RunFolder
-    from regard.tasks.metrics import Score
-    from regard.view.compare import Comparison
 
-__all__ = ["compare", "recipes", "score", "train"]
+__all__ = ["recipes", "train"]
 
 
 def train(
@@ -72,14 +68,15 @@ def train(
     from regard.train.loop import Interrupted, fit
 
     try:
-        done = fit(run, files.path, fresh=fresh, command=shlex.join(["regard", "train", what, *changes]))
+        place = ["--out", str(out)] if out else []
+        done = fit(run, files.path, fresh=fresh, command=shlex.join(["regard", "train", what, *changes, *place]))
     except Interrupted as stop:
         print(f"regard: {printable(stop)}", file=sys.stderr)
         raise typer.Exit(130) from None
     if not first_process():
         return
     print(f"{run.name}: validation loss {done.loss:.4f} after {done.steps:,} steps and {done.minutes:.1f} minutes")
-    _print_scores(done.scores)
+    print_scores(done.scores)
     print(f"saved in {printable(files.path)}")
 
 
@@ -117,91 +114,3 @@ def recipes(json_: Json = False) -> None:
     else:
         for name, lines in headers.items():
             print(name, *(f"    {line}" for line in lines), sep="\n")
-
-
-def score(run: RunPath, on: Split = "valid", beam: Beam = None, length_penalty: LengthPenalty = None, device: Device = "auto",
-          precision: Precision = "float32", json_: Json = False) -> None:  # fmt: skip
-    """Score a run on validation or test data.
-
-    Translations by BLEU and chrF with their signatures, classes by accuracy and F1, language models by perplexity, generated
-    images by bits per pixel, word vectors by Spearman's correlation with human ratings (--on wordsim353, simlex999, men3000 …),
-    captions by BLEU-1 to BLEU-4, transcripts by word and character error rate.
-
-    regard score runs/multi30k --on test_2016_flickr
-    """
-    from regard.tasks import task_of
-    from regard.tasks.load import load
-    from regard.tasks.task import ScoreOptions
-
-    predictor = load(run, device, precision)
-    task = task_of(predictor.run)
-    if precision != "float32" and not task.int8:
-        raise ValueError(f"--precision {precision} is for translations and classes; {run} is scored in float32")
-    for name, value in {"beam": beam, "length-penalty": length_penalty}.items():
-        if value is not None and not task.scored_by_search:
-            raise ValueError(f"--{name} {value} is for translations; {run} does not translate")
-    with show_progress(f"scoring {on}") as count:
-        options = ScoreOptions(None, beam, length_penalty, partial(print, file=sys.stderr), partial(count, 0))
-        scores = task.score(predictor, on, options)
-    if json_:
-        print(json.dumps([s._asdict() for s in scores]))
-    else:
-        _print_scores(scores)
-
-
-def compare(
-    runs: Annotated[list[str], typer.Argument(help="Run folders of translation models.", show_default=False)],
-    on: Split = "valid",
-    by: Annotated[str | None, typer.Option(help="length: score short and long sentences apart.", show_default=False)] = None,
-    out: Annotated[Path | None, typer.Option(help="Also draw it: .png, .svg, .pdf or .json.", show_default=False)] = None,
-    beam: Beam = None, length_penalty: LengthPenalty = None, device: Device = "auto",
-    json_: Json = False,
-) -> None:  # fmt: skip
-    """Compare translation models on the same test data, side by side.
-
-    regard compare runs/multi30k-seq2seq runs/multi30k-bahdanau runs/multi30k --by length --out lengths.png
-    """
-    from regard.tasks.task import ScoreOptions
-    from regard.view.compare import compare as compare_runs
-    from regard.view.compare import to_file
-    from regard.view.draw import check_file
-
-    if by not in (None, "length"):
-        raise ValueError(f"--by {by}; use --by length, or leave it out")
-    if out:
-        check_file(out)
-    with show_progress(f"translating {on}") as count:
-        options = ScoreOptions(None, beam, length_penalty, partial(print, file=sys.stderr), partial(count, 0))
-        found = compare_runs(runs, lambda run: open_run(run, "translate", device), on, options, by_length=by == "length")
-    if json_:
-        print(found.to_json())
-    else:
-        _print_comparison(found)
-    if out:
-        for note in to_file(found, out):
-            print(note, file=sys.stderr)
-        print(f"saved {out}", file=sys.stderr if json_ else sys.stdout)
-
-
-def _print_comparison(found: "Comparison") -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    # As Text, brackets in the name of a folder or file are not markup.
-    table = Table(
-        title=Text(f"{found.title}: {found.metric}"), title_justify="left", caption=found.signature, caption_justify="left"
-    )
-    for heading in ("words", "sentences", *found.runs):
-        table.add_column(Text(heading), justify="right")
-    for bucket in found.buckets:
-        table.add_row(bucket.words, f"{bucket.sentences:,}", *(f"{score:.2f}" for score in bucket.bleu))
-    table.add_section()
-    table.add_row("all", f"{found.whole.sentences:,}", *(f"{score:.2f}" for score in found.whole.bleu))
-    table.add_row("chrF", "", *(f"{score:.2f}" for score in found.whole.chrf))
-    Console(width=None if sys.stdout.isatty() else 130).print(table)
-
-
-def _print_scores(scores: "Iterable[Score]") -> None:
-    for s in scores:
-        print(f"{s.value:6.2f}  {s.name}  ({s.signature})")

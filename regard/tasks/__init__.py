@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from regard.config import Run, Tables, build_run, read_tables
+from regard.config import Run, Tables, build_run, read_tables, tasks_of
 from regard.models import FAMILIES
 from regard.run_folder import RunFolder
 from regard.tasks import (
@@ -15,6 +15,7 @@ from regard.tasks import (
     image_generation,
     language_model,
     masked_lm,
+    mixing,
     span_corruption,
     speech,
     text_classification,
@@ -66,5 +67,8 @@ def make_run(name: str, tables: Tables, changes: Iterable[str] = ()) -> Run:
     """Make a new run of the tables of a TOML file; one with `init` or `init_encoder` takes over what that decides."""
     if tables.get("init_encoder"):
         finetuning.inherit_encoder(tables, changes, FAMILIES, read_run)
+    family = str(tables.get("model", {}).get("family", "transformer"))
+    supported = tasks_of(FAMILIES[family], TASKS) if family in FAMILIES else [""]
+    mixing.require_mixable(tables, str(tables.get("task", supported[0])), TASKS)
     base = finetuning.inherit(tables, changes, FAMILIES, TASKS, read_run) if tables.get("init") else None
     return build_run(name, tables, FAMILIES, TASKS, base)

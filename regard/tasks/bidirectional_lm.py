@@ -150,7 +150,9 @@ TASK: Task[BidirectionalModel, TextDataset, BoundedBatch, BidirectionalLM] = Tas
     name="bidirectional_lm",
     kinds=("bidirectional-lm",),
     data=TextData,
-    card=Card("embeds words in their context", "feature-extraction", "embed", 'embed_word(["…", "…"], "word")'),
+    card=Card(
+        "embeds words in their context", "feature-extraction", "embed", 'embed_word(["…", "…"], "word")', '"…" "…" --word word'
+    ),
     prepare=_prepare,
     batches=_batches,
     validation=_validation,

@@ -16,10 +16,13 @@ from regard.config import Run
 from regard.data.image.batches import ImageBatch, all_image_batches, image_batches, to_model_input
 from regard.data.image.config import ImageData
 from regard.data.image.io import Bytes
-from regard.data.image.store import ImageDataset, prepare, read_split, to_square
+from regard.data.image.store import ImageDataset, image_names, prepare, read_split, to_square
 from regard.data.position import BatchStream, DataPosition
+from regard.tasks.errors import ScoredExample
 from regard.tasks.loss import mixup_cross_entropy
-from regard.tasks.metrics import Score, classification_scores
+from regard.tasks.metrics import Score
+from regard.tasks.overlap import trained_images
+from regard.tasks.scoring import score_classes
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task
 from regard.tasks.text_embedding import Prediction
 
@@ -107,18 +110,25 @@ def _score(classifier: ImageClassifier, split: str, options: ScoreOptions) -> li
     if not classifier.trained:
         raise ValueError(UNTRAINED)
     images, device = (read_split(run.data, run.model, split, options.report, labels=labels), next(model.parameters()).device)
-    predicted: list[int] = []
+    checked = options.trained_on if split != "train" else None
+    trained = trained_images(checked, images, labels, options.report) if checked else None
+    predicted, probabilities = list[int](), list[float]()
     for batch in all_image_batches(images, run.model.image, run.train.batch_size, run.data):
-        predicted += model(batch.image.to(device)).argmax(-1).tolist()
+        best = model(batch.image.to(device)).softmax(-1).max(-1)
+        predicted += best.indices.tolist()
+        probabilities += best.values.tolist()
         options.progress(len(predicted))
-    return classification_scores([labels[n] for n in predicted], [labels[n] for n in images.labels], labels, "images")
+    names = image_names(run.data, split, len(images)) if options.collect else [""] * len(images)
+    rows = zip(names, images.labels.tolist(), predicted, probabilities, strict=True)
+    examples = [ScoredExample(name, (labels[wanted],), labels[best], p, None) for name, wanted, best, p in rows]
+    return score_classes(examples, trained, labels, "images", options)
 
 
 TASK: Task[nn.Module, ImageDataset, ImageBatch, ImageClassifier] = Task(
     name="image_classification",
     kinds=("image-encoder",),
     data=ImageData,
-    card=Card("classifies images", "image-classification", "classify", 'classify(["photo.jpg"])'),
+    card=Card("classifies images", "image-classification", "classify", 'classify(["photo.jpg"])', "photo.jpg"),
     prepare=_prepare,
     batches=_batches,
     validation=_validation,
@@ -128,7 +138,9 @@ TASK: Task[nn.Module, ImageDataset, ImageBatch, ImageClassifier] = Task(
     samples=_samples,
     batch_text=lambda run, batches: f"{run.train.batch_size * batches:,} images",
     unit="image",
+    perplexity=False,
     decodes=False,
     int8=True,
+    analyses_errors=True,
     trains=(CLASSIFIER,),
 )

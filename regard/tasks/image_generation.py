@@ -102,7 +102,7 @@ TASK: Task[CausalModel, ImageDataset, WindowBatch, ImageGenerator] = Task(
     name="image_generation",
     kinds=("image-decoder",),
     data=ImageData,
-    card=Card("generates images", "unconditional-image-generation", "generate", "generate(16)"),
+    card=Card("generates images", "unconditional-image-generation", "generate", "generate(16)", "--out images.png"),
     prepare=_prepare,
     batches=_batches,
     validation=_validation,
@@ -111,4 +111,5 @@ TASK: Task[CausalModel, ImageDataset, WindowBatch, ImageGenerator] = Task(
     score=_score,
     batch_text=lambda run, batches: f"{run.train.batch_size * batches:,} images",
     unit="pixel",
+    perplexity=False,
 )

@@ -1,5 +1,7 @@
 """How good a model is: BLEU and chrF by sacreBLEU, word error rate by jiwer, accuracy and F1, AER, Spearman, validation loss."""
 
+import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from importlib.metadata import version
@@ -13,8 +15,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, nn
 
-__all__ = ["Batch", "Score", "alignment_error_rate", "caption_scores", "classification_scores", "evaluate", "spearman",
-           "to_device", "transcript_scores", "translation_scores"]  # fmt: skip
+__all__ = ["Batch", "Score", "alignment_error_rate", "caption_scores", "classification_scores", "evaluate", "sentence_chrf",
+           "share", "spearman", "to_device", "transcript_scores", "translation_scores", "wilson"]  # fmt: skip
 
 
 class Score(NamedTuple):
@@ -23,6 +25,22 @@ class Score(NamedTuple):
     name: str
     value: float
     signature: str
+    unit: str = ""  # "%" for shares
+    count: int | None = None  # examples scored
+    what: str = ""  # they are, if the signature does not say so: "sentences"
+    low: float | None = None  # of a 95 % confidence interval
+    high: float | None = None
+
+    def to_json(self) -> dict[str, str | float]:
+        """All that is known of it."""
+        return {key: value for key, value in self._asdict().items() if value is not None and (value != "" or key == "signature")}
+
+    @property
+    def details(self) -> str:
+        """How many examples, the signature and the confidence interval, in one line."""
+        counted = f"{self.count:,} {self.what}" if self.what else ""
+        between = "" if self.low is None else f"95 % confidence {self.low:.2f} to {self.high:.2f}"
+        return "; ".join(filter(None, (counted, self.signature, between)))
 
 
 class Batch(Protocol):
@@ -63,35 +81,56 @@ def evaluate(model: nn.Module, batches: Iterable[BatchT], loss: Callable[[Any, B
     return total / count
 
 
-def translation_scores(answers: Sequence[str], references: Sequence[Sequence[str]], tokenized: bool) -> list[Score]:
-    """BLEU and chrF of answers with one or more references each.
+def translation_scores(answers: Sequence[str], references: Sequence[Sequence[str]], tokenized: bool,
+                       bootstrap: int = 0) -> list[Score]:  # fmt: skip
+    """BLEU and chrF of answers with one or more references each; `bootstrap` resamples give their confidence intervals.
 
     The third score is BLEU on lower-cased tokens: the text's own tokens if it is `tokenized` (as published Multi30k scores are
     computed), else those of sacreBLEU's 13a.
     """
-    most = max(map(len, references))
-    streams: Any = [[refs[i] if i < len(refs) else None for refs in references] for i in range(most)]
-    exact = 100 * sum(answer in refs for answer, refs in zip(answers, references, strict=True)) / len(answers)
+    right = sum(answer in refs for answer, refs in zip(answers, references, strict=True))
     tokens = BLEU(lowercase=True, tokenize="none" if tokenized else "13a", force=True)
-    metrics: dict[str, BLEU | CHRF] = {"BLEU": BLEU(force=True), "chrF": CHRF(), "BLEU, tokenized, lower-cased": tokens}
-    scores = []
-    for name, metric in metrics.items():
-        value = metric.corpus_score(list(answers), streams).score
-        scores.append(Score(name, value, str(metric.get_signature())))
-    return [*scores, Score("exact", exact, "answers equal to a reference")]
+    lower = "BLEU, tokenized, lower-cased" if tokenized else "BLEU, lower-cased"
+    metrics: dict[str, BLEU | CHRF] = {"BLEU": BLEU(force=True), "chrF": CHRF(), lower: tokens}
+    streams = _reference_streams(references)
+    scores = [_corpus_score(name, metric, answers, streams, bootstrap) for name, metric in metrics.items()]
+    return [*scores, share("exact match", right, len(answers), "answers equal to a reference")]
+
+
+def sentence_chrf(answers: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
+    """The chrF of each answer by itself."""
+    metric = CHRF()
+    return [metric.sentence_score(answer, list(refs)).score for answer, refs in zip(answers, references, strict=True)]
 
 
 def caption_scores(answers: Sequence[str], references: Sequence[Sequence[str]], tokenized: bool) -> list[Score]:
     """BLEU-1 to BLEU-4 of captions with one or more references each; `tokenized`: words are separated by spaces already."""
-    most = max(map(len, references))
-    streams: Any = [[refs[i] if i < len(refs) else None for refs in references] for i in range(most)]
-    scores = []
+    right = sum(answer in refs for answer, refs in zip(answers, references, strict=True))
+    streams, scores = _reference_streams(references), []
     for order in range(1, 5):
         metric = BLEU(max_ngram_order=order, lowercase=True, tokenize="none" if tokenized else "13a", force=True)
-        value = metric.corpus_score(list(answers), streams).score
-        scores.append(Score(f"BLEU-{order}", value, str(metric.get_signature())))
-    exact = 100 * sum(answer in refs for answer, refs in zip(answers, references, strict=True)) / len(answers)
-    return [*scores, Score("exact", exact, "captions equal to a reference")]
+        scores.append(_corpus_score(f"BLEU-{order}", metric, answers, streams)._replace(what="images"))
+    return [*scores, share("exact match", right, len(answers), "captions equal to a reference")]
+
+
+def _reference_streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
+    """As sacreBLEU wants them: the first reference of every answer, then the second ones; None where there are fewer."""
+    most = max(map(len, references))
+    return [[refs[i] if i < len(refs) else None for refs in references] for i in range(most)]
+
+
+def _corpus_score(name: str, metric: BLEU | CHRF, answers: Sequence[str], streams: Any, bootstrap: int = 0) -> Score:
+    logger = logging.getLogger("sacrebleu")
+    before = logger.level
+    try:
+        logger.setLevel(max(before, logging.WARNING))  # it tells its random seed, which the signature has too
+        found: Any = metric.corpus_score(list(answers), streams, n_bootstrap=bootstrap or 1)
+    finally:
+        logger.setLevel(before)
+    score = Score(name, found.score, str(metric.get_signature()), count=len(answers), what="sentences")
+    if not bootstrap:
+        return score
+    return score._replace(low=max(0.0, found._mean - found._ci), high=min(100.0, found._mean + found._ci))
 
 
 def transcript_scores(answers: Sequence[str], references: Sequence[str]) -> list[Score]:
@@ -102,21 +141,34 @@ def transcript_scores(answers: Sequence[str], references: Sequence[str]) -> list
     scores = [
         Score(f"{unit} error rate", 100 * rate, f"{found.substitutions:,} substitutions, {found.deletions:,} deletions, "
               f"{found.insertions:,} insertions of {found.hits + found.substitutions + found.deletions:,} {unit}s; "
-              f"jiwer {version('jiwer')}")
+              f"jiwer {version('jiwer')}", "%", len(answers))
         for unit, rate, found in (("word", words.wer, words), ("character", characters.cer, characters))
     ]  # fmt: skip
-    return [*scores, Score("exact", 100 * exact / len(answers), f"{exact:,} of {len(answers):,} transcripts")]
+    return [*scores, share("exact match", exact, len(answers), "transcripts")]
 
 
 def classification_scores(predicted: Sequence[str], wanted: Sequence[str], labels: Sequence[str], what: str) -> list[Score]:
-    """Accuracy, and the mean over classes of F1."""
+    """Accuracy with its confidence interval, and the mean over classes of F1."""
     right = Counter(p for p, w in zip(predicted, wanted, strict=True) if p == w)
     chosen, present = Counter(predicted), Counter(wanted)
     f1 = [2 * right[label] / (chosen[label] + present[label]) for label in labels if chosen[label] + present[label]]
     return [
-        Score("accuracy", 100 * right.total() / len(wanted), f"of {len(wanted):,} {what}"),
-        Score("F1", 100 * sum(f1) / len(f1), "mean over classes"),
+        share("accuracy", right.total(), len(wanted), what),
+        Score("F1", 100 * sum(f1) / len(f1), "mean over classes", "%", len(wanted)),
     ]
+
+
+def share(name: str, right: int, count: int, what: str) -> Score:
+    """A share in percent, with its confidence interval."""
+    low, high = wilson(right, count)
+    return Score(name, 100 * right / count, f"{right:,} of {count:,} {what}", "%", count, "", 100 * low, 100 * high)
+
+
+def wilson(right: int, count: int, z: float = 1.959963984540054) -> tuple[float, float]:
+    """Wilson's interval of a proportion, by default of 95 %: https://doi.org/10.1080/01621459.1927.10502953."""
+    p, extra = right / count, z * z / count
+    middle, half = (p + extra / 2) / (1 + extra), z * math.sqrt(p * (1 - p) / count + extra / (4 * count)) / (1 + extra)
+    return max(0.0, min(p, middle - half)), min(1.0, max(p, middle + half))
 
 
 def alignment_error_rate(predicted: Set[LinkT], sure: Set[LinkT], possible: Set[LinkT]) -> float:

@@ -51,7 +51,9 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     name="span_corruption",
     kinds=KINDS,
     data=TextData,
-    card=Card("fills in spans cut out of a text", "text2text-generation", "ask", 'translate(["… <extra_id_0> …"])'),
+    card=Card(
+        "fills in spans cut out of a text", "text2text-generation", "ask", 'translate(["… <extra_id_0> …"])', '"… <extra_id_0> …"'
+    ),
     prepare=_prepare,
     batches=_batches,
     validation=_validation,

@@ -388,7 +388,7 @@ TASK: Task[SpeechModel, SpeechDataset, SpeechBatch, Transcriber] = Task(
     name="speech",
     kinds=KINDS,
     data=AudioData,
-    card=Card("transcribes speech", "automatic-speech-recognition", "transcribe", 'transcribe(["clip.wav"])'),
+    card=Card("transcribes speech", "automatic-speech-recognition", "transcribe", 'transcribe(["clip.wav"])', "clip.wav"),
     prepare=_prepare,
     batches=_batches,
     validation=_validation,
@@ -397,6 +397,7 @@ TASK: Task[SpeechModel, SpeechDataset, SpeechBatch, Transcriber] = Task(
     score=_score,
     samples=_samples,
     batch_text=lambda run, batches: f"{run.train.batch_tokens * batches:,} frames",
+    perplexity=False,
     scored_by_search=True,
     score_text=lambda run: f", beam {run.decode.beam_size}",
 )

@@ -14,6 +14,7 @@ from regard.config import Run
 from regard.data.position import BatchStream, DataPosition
 from regard.data.progress import Progress, Report
 from regard.data.text.tokenizer import Tokenizer
+from regard.tasks.errors import ErrorAnalysis
 from regard.tasks.metrics import Batch, Score
 
 __all__ = ["Batch", "Card", "Dataset", "EncodedSplit", "Progress", "Report", "ScoreOptions", "Task", "require_context"]
@@ -50,6 +51,7 @@ class Card(NamedTuple):
     tag: str  # the name model hubs have for it
     verb: str  # of the command line
     call: str  # the same in Python
+    words: str = '"…"'  # what the verb is given
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,9 @@ class ScoreOptions:
     length_penalty: float | None = None
     report: Report = lambda text: None
     progress: Callable[[int], None] = lambda done: None
+    bootstrap: int = 0  # resamples for confidence intervals of BLEU and chrF; 0: none
+    trained_on: Run | None = None  # the run in whose training data the examples are looked for; None: they are not
+    collect: Callable[[ErrorAnalysis], None] | None = None  # gets every example with its answer, where the task can give them
 
 
 Model = TypeVar("Model")
@@ -84,15 +89,18 @@ class Task(Generic[Model, Data, BatchT, Predictor]):
     # (model, run, tokenizer, labels) → what `regard.load` returns, with the VERBS it answers and the INPUT that `show` gives it
     predictor: Callable[[nn.Module, Run, Any, tuple[str, ...]], Predictor]
     score: Callable[[Predictor, str, ScoreOptions], list[Score]]  # of a split by name, or a file
+    mixed_validation: Callable[[Run, Data], dict[str, Iterator[BatchT]]] = lambda run, dataset: {}  # of `data.mix`, by name
     samples: Callable[[Predictor, Data], list[str]] = lambda predictor, dataset: []  # lines shown at every evaluation
     check: Callable[[Run, Model], None] = lambda run, model: None  # refuses a model that does not fit the data
     advice: Callable[[Run, int], str] = lambda run, batches: ""  # before training, given the batches of a step
     batch_text: Callable[[Run, int], str] = lambda run, batches: f"{run.train.batch_tokens * batches:,} tokens"  # of a step
     unit: str = "token"  # one prediction
+    perplexity: bool = True  # whether exp(validation loss) is one; not of classes, vectors or transcripts
     trains: tuple[str, ...] = ()  # heads of the model that it trains, among those that imports may lack
     scored_by_search: bool = False  # whether beam size and length penalty matter to its scores
     decodes: bool = True  # whether weights are laid out for small products, as decoding has them
     int8: bool = False  # whether it can be scored with 8-bit weights
+    analyses_errors: bool = False  # whether its score collects examples
     score_limit: int | None = None  # validation examples scored at the end of a training
     score_text: Callable[[Run], str] = lambda run: ""  # how they were scored, for the card
 

@@ -15,10 +15,14 @@ from regard.data.text.batches import LabeledBatch, all_labeled_batches, labeled_
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, prepare_labeled
 from regard.data.text.splits import find_split
-from regard.data.text.store import PairStore
+from regard.data.text.store import PairStore, TextStore
 from regard.data.text.tokenizer import Tokenizer
+from regard.tasks.errors import ScoredExample
 from regard.tasks.loss import class_cross_entropy
-from regard.tasks.metrics import Score, classification_scores
+from regard.tasks.metrics import Score
+from regard.tasks.mixing import mix_parts
+from regard.tasks.overlap import trained_texts
+from regard.tasks.scoring import score_classes
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 from regard.tasks.text_embedding import Prediction, TextEmbedder, encoded_batches
 
@@ -71,17 +75,22 @@ def text_class_loss(model: ClassifyingEncoder, batch: LabeledBatch, label_smooth
 
 
 def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
-    return prepare_labeled(run.data, tokenizer, report, progress, task=TASK.name)
+    return prepare_labeled(run.data, tokenizer, report, progress, task=TASK.name, mix=mix_parts(run))
 
 
 def _batches(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[LabeledBatch]:
-    assert isinstance(dataset.train, PairStore)
+    assert not isinstance(dataset.train, TextStore)
     return labeled_batches(dataset.train, dataset.tokenizer.special, run.train.batch_tokens, run.train.seed, position)
 
 
 def _validation(run: Run, dataset: TextDataset) -> Iterator[LabeledBatch]:
     assert isinstance(dataset.valid, PairStore)
     return all_labeled_batches(dataset.valid, dataset.tokenizer.special, run.train.batch_tokens)
+
+
+def _validate_mixed(run: Run, dataset: TextDataset) -> dict[str, Iterator[LabeledBatch]]:
+    special, tokens = dataset.tokenizer.special, run.train.batch_tokens
+    return {name: all_labeled_batches(valid, special, tokens) for name, valid in dataset.mixed}
 
 
 def _samples(classifier: TextClassifier, dataset: TextDataset) -> list[str]:
@@ -98,8 +107,11 @@ def _score(classifier: TextClassifier, split: str, options: ScoreOptions) -> lis
     if unknown is not None:
         raise ValueError(f"{split} has the class {unknown!r}, never seen in training; known are {', '.join(classifier.labels)}")
     predictions = classifier.classify([text for text, _ in pairs], progress=options.progress)
-    predicted = [best.text for [best] in predictions]
-    return classification_scores(predicted, [label for _, label in pairs], classifier.labels, "texts")
+    checked = options.trained_on if split != "train" else None
+    trained = trained_texts(checked, [text for text, _ in pairs], "texts", options.report) if checked else None
+    rows = zip(pairs, predictions, strict=True)
+    examples = [ScoredExample(text, (label,), best.text, best.probability, None) for (text, label), [best] in rows]
+    return score_classes(examples, trained, classifier.labels, "texts", options)
 
 
 TASK: Task[ClassifyingEncoder, TextDataset, LabeledBatch, TextClassifier] = Task(
@@ -110,12 +122,15 @@ TASK: Task[ClassifyingEncoder, TextDataset, LabeledBatch, TextClassifier] = Task
     prepare=_prepare,
     batches=_batches,
     validation=_validation,
+    mixed_validation=_validate_mixed,
     loss=text_class_loss,
     predictor=lambda model, run, tokenizer, labels: TextClassifier(model, tokenizer, run, labels),
     score=_score,
     samples=_samples,
     check=lambda run, model: require_context(run, model.max_len, extra=2),
     unit="text",
+    perplexity=False,
     int8=True,
+    analyses_errors=True,
     trains=("pooler", "classifier"),
 )

@@ -22,6 +22,7 @@ from regard.data.sources import SOURCES
 from regard.data.text.batches import PairBatch, all_pair_batches, pad, pair_batches
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, prepare_pairs, require_special
+from regard.data.text.mixture import MixedStore
 from regard.data.text.references import choose_references
 from regard.data.text.rows import ReadNotes
 from regard.data.text.splits import find_split, source_names, task_prefixes
@@ -36,8 +37,11 @@ from regard.decode.workers import map_in_threads
 from regard.layers.tap import attention_modules, tap_of
 from regard.tasks.coverage import source_coverage
 from regard.tasks.loss import linear_cross_entropy
-from regard.tasks.metrics import Score, translation_scores
+from regard.tasks.metrics import Score
+from regard.tasks.mixing import mix_parts
+from regard.tasks.overlap import trained_texts
 from regard.tasks.paragraphs import SentenceTranslator, Translation, translate_texts
+from regard.tasks.scoring import score_translations
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 
 __all__ = ["TASK", "EncoderDecoder", "Sampling", "TranslatedSplit", "Translation", "Translator", "batch_pairs",
@@ -274,8 +278,8 @@ def sequence_loss(model: EncoderDecoder, batch: PairBatch, label_smoothing: floa
     return linear_cross_entropy(features, model.output.weight, model.output.bias, targets[real], label_smoothing)
 
 
-def _pairs(store: PairStore | TextStore) -> PairStore:
-    assert isinstance(store, PairStore)
+def _pairs(store: PairStore | TextStore | MixedStore) -> PairStore | MixedStore:
+    assert not isinstance(store, TextStore)
     return store
 
 
@@ -286,12 +290,18 @@ def batch_pairs(run: Run, dataset: TextDataset, position: DataPosition) -> Batch
 
 def validate_pairs(run: Run, dataset: TextDataset) -> Iterator[PairBatch]:
     """Every validation pair once."""
-    return all_pair_batches(_pairs(dataset.valid), dataset.tokenizer.special, run.train.batch_tokens)
+    assert isinstance(dataset.valid, PairStore)
+    return all_pair_batches(dataset.valid, dataset.tokenizer.special, run.train.batch_tokens)
+
+
+def _validate_mixed(run: Run, dataset: TextDataset) -> dict[str, Iterator[PairBatch]]:
+    special, tokens = dataset.tokenizer.special, run.train.batch_tokens
+    return {name: all_pair_batches(valid, special, tokens) for name, valid in dataset.mixed}
 
 
 def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
     check = partial(require_special, file=tokenizer, task=TASK.name, pad=True)
-    return prepare_pairs(run.data, tokenizer, report, progress, task=TASK.name, check=check)
+    return prepare_pairs(run.data, tokenizer, report, progress, task=TASK.name, check=check, mix=mix_parts(run))
 
 
 def _samples(translator: Translator, dataset: TextDataset) -> list[str]:
@@ -353,15 +363,16 @@ def translate_split(translator: Translator, split: str, options: ScoreOptions, n
 
 def _score_set(translator: Translator, name: str, split: str, options: ScoreOptions) -> list[Score]:
     """Translate one set and compare with its references."""
-    data, translated = translator.run.data, translate_split(translator, split, options, name)
-    most = max(map(len, translated.references))
-    several = f", up to {most} references each" if most > 1 else ""
-    options.report(f"{name or split}: {len(translated.sources):,} sentences scored{several}")
-    scores = translation_scores(translated.answers, translated.references, tokenized=data.text == "tok")
+    data, (sources, references, answers) = translator.run.data, translate_split(translator, split, options, name)
+    checked = options.trained_on if split != "train" else None
+    trained = trained_texts(checked, sources, "sentences", options.report) if checked else None
+    scores = score_translations(sources, references, answers, trained, options, tokenized=data.text == "tok", name=name)
     if name in SOURCES and SOURCES[name].kind == "labels":
-        scores = [Score("accuracy", score.value, "answers that are the class") for score in scores if score.name == "exact"]
-    mixed = len(source_names(data)) > 1 and name
-    return [score._replace(name=f"{name}: {score.name}") for score in scores] if mixed else scores
+        exact = next(score for score in scores if score.name == "exact match")
+        how = exact.signature.replace("equal to a reference", "that are the class")
+        scores = [exact._replace(name="accuracy", signature=how)]
+    several = len(source_names(data)) > 1 and name
+    return [score._replace(name=f"{name}: {score.name}") for score in scores] if several else scores
 
 
 def _advice(run: Run, batches: int) -> str:
@@ -379,6 +390,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     prepare=_prepare,
     batches=batch_pairs,
     validation=validate_pairs,
+    mixed_validation=_validate_mixed,
     loss=sequence_loss,
     predictor=lambda model, run, tokenizer, labels: Translator(model, tokenizer, run),
     score=_score,
@@ -387,6 +399,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     advice=_advice,
     scored_by_search=True,
     int8=True,
+    analyses_errors=True,
     score_limit=1000,
     score_text=lambda run: (
         f", at most 1,000 pairs of a set, beam {run.decode.beam_size}, length penalty {run.decode.length_penalty}"

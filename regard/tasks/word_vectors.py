@@ -250,7 +250,7 @@ TASK: Task[SkipGramModel, WordDataset, SkipGramBatch, WordVectors] = Task(
     name="word_vectors",
     kinds=("word-vectors",),
     data=WordData,
-    card=Card("gives each word a vector", "feature-extraction", "neighbors", 'neighbors("…")'),
+    card=Card("gives each word a vector", "feature-extraction", "neighbors", 'neighbors("…")', "…"),
     prepare=_prepare,
     batches=_batches,
     validation=_validation,
@@ -260,5 +260,6 @@ TASK: Task[SkipGramModel, WordDataset, SkipGramBatch, WordVectors] = Task(
     samples=_samples,
     check=_check,
     unit="pair",
+    perplexity=False,
     decodes=False,
 )

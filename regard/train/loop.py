@@ -7,6 +7,7 @@ next batch ─▶ loss ─▶ backward ─▶ clip ─▶ step ─┬▶ every n
 
 import dataclasses
 import math
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -31,6 +32,7 @@ from regard.tasks import task_of
 from regard.tasks.finetuning import copy_tokenizer, load_encoder_weights, load_init_weights
 from regard.tasks.load import pick_device
 from regard.tasks.metrics import Score, evaluate, to_device
+from regard.tasks.mixing import score_mixed
 from regard.tasks.task import Dataset, ScoreOptions, Task
 from regard.train import checkpoint, malloc
 from regard.train.card import card
@@ -38,6 +40,7 @@ from regard.train.divergence import Divergence, unchanged
 from regard.train.ema import EMA
 from regard.train.estimate import StepTimer, checkpoint_bytes, memory_bytes, peak_memory, shortages, size
 from regard.train.log import Log, progress_bar, stop_on_signal
+from regard.train.mixed_losses import KEY, describe, first_losses, mixed_losses
 from regard.train.optim import learning_rate, make_optimizer
 from regard.train.parallel import World, joined
 from regard.train.state import TrainState
@@ -87,7 +90,12 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
             world.wait()  # and have read it
             with closing(Log(files, training.state.step)) as log, malloc.keep_freed():
                 _loop(training, log)
-                return _finish(training, log, "" if complete else command or f"regard train {run.name}")
+                return _finish(training, log, "" if complete else command or _command(files))
+
+
+def _command(files: RunFolder) -> str:
+    """How to train a run that Python started again."""
+    return shlex.join(["regard", "train", str(files.run), "--out", f"{files.path}-again"])
 
 
 def _fit_worker(run: Run, files: RunFolder, world: World) -> Done:
@@ -132,6 +140,11 @@ class _Training:
     def last_saved(self) -> int:
         """The step of the newest checkpoint; 0 if there is none."""
         return max((saved.step for saved in self.files.saved()), default=0)
+
+    def mixed_losses(self) -> dict[str, float]:
+        """The same for the data that is mixed in, by its name."""
+        with self.averaged():
+            return mixed_losses(self.task, self.run, self.dataset, self.model)
 
     def predictor(self) -> Any:
         """The model as users will get it."""
@@ -230,6 +243,7 @@ def _loop(training: _Training, log: Log | None) -> None:
     stream = task.batches(training.run, training.dataset, state.position)
     began = time.monotonic() - state.seconds
     world.copy_from_main(state_tensors(model).values())
+    before = _first_losses(training, log) if log is not None else {}
     model.train()
     divergence: Divergence | None = None
     timer, name = StepTimer(t), training.run.name
@@ -285,10 +299,12 @@ def _loop(training: _Training, log: Log | None) -> None:
             # 5) Evaluate and show samples.
             if state.step % t.eval_every == 0 or last:
                 valid = world.broadcast(training.validation_loss())
-                perplexity = math.exp(min(valid, 50))
                 if log is not None:
-                    log.write(state.step, valid_loss=valid, perplexity=perplexity)
-                    report(f"step {state.step:,}: validation loss {valid:.4f}, perplexity {perplexity:.2f}")
+                    perplexity = {"perplexity": math.exp(min(valid, 50))} if task.perplexity else {}
+                    mixed = training.mixed_losses()
+                    log.write(state.step, valid_loss=valid, **perplexity, **{KEY + name: loss for name, loss in mixed.items()})
+                    words = "".join(f", {name} {value:.2f}" for name, value in perplexity.items())
+                    report(f"step {state.step:,}: validation loss {valid:.4f}{describe(mixed, before)}{words}")
                     _show_samples(training)
                 state.record(valid)
                 timer.pause("evaluation", t.eval_every, time.monotonic() - paused)
@@ -315,6 +331,17 @@ def _loop(training: _Training, log: Log | None) -> None:
         report(f"stopped early at step {state.step:,}: {t.patience} evaluations without a lower validation loss")
 
 
+def _first_losses(training: _Training, log: Log) -> dict[str, float]:
+    """The losses of the data that is mixed in before fine-tuning; a resumed run reads them from its log."""
+    before = first_losses(log.file)
+    if training.run.init and not training.state.step and not before:
+        before = training.mixed_losses()
+        if before:
+            log.write(0, **{KEY + name: loss for name, loss in before.items()})
+            training.report(f"before fine-tuning: validation loss of {describe(before, {})[2:-1]}")
+    return before
+
+
 def _finish(training: _Training, log: Log, command: str) -> Done:
     """Average, score, write the card; without a command, the card stays as it is."""
     run, state, task = training.run, training.state, training.task
@@ -324,10 +351,11 @@ def _finish(training: _Training, log: Log, command: str) -> Done:
                         f"more data, or stop there with train.patience=2, or train.steps")  # fmt: skip
     training.report("scoring the validation data")
     training.model.eval()
-    scores = task.score(training.predictor(), "valid", ScoreOptions(limit=task.score_limit))
+    predictor, options = training.predictor(), ScoreOptions(limit=task.score_limit)
+    scores = [*task.score(predictor, "valid", options), *score_mixed(task, predictor, options)]
     minutes, count = state.seconds / 60, sum(p.numel() for p in training.model.parameters())
-    text = card(run, version=VERSION, command=command, parameters=count, minutes=minutes, steps=state.step,
-                loss=loss, scores=scores, batches=run.train.accumulate * training.world.size)  # fmt: skip
+    text = card(run, folder=training.files.path, version=VERSION, command=command, parameters=count, minutes=minutes,
+                steps=state.step, loss=loss, scores=scores, batches=run.train.accumulate * training.world.size)  # fmt: skip
     if command:
         write_atomic(training.files.card, text.encode())
     log.write(state.step, final_loss=loss, minutes=minutes, **{score.name: score.value for score in scores})

@@ -150,7 +150,7 @@ def test_wrong_keys_of_the_encoder_are_named():
 def test_bleu_of_captions_counts_every_reference():
     scores = {score.name: score.value for score in caption_scores(["a dog runs"], [["a cat sits", "a dog runs"]], tokenized=True)}
     assert scores["BLEU-1"] == pytest.approx(100)
-    assert scores["exact"] == 100
+    assert scores["exact match"] == 100
     scores = {score.name: score.value for score in caption_scores(["a dog"], [["a cat", "one dog"]], tokenized=True)}
     assert scores["BLEU-1"] == pytest.approx(100)  # each word is in a reference
     assert scores["BLEU-2"] < 100

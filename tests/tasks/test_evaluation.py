@@ -102,5 +102,5 @@ def test_a_mixture_is_scored_set_by_set_and_a_file_as_a_whole(tmp_path, monkeypa
     sources, encode = [], type(opened).encode
     monkeypatch.setattr(type(opened), "encode", lambda self, texts: sources.extend(texts) or encode(self, texts))
     (tmp_path / "own.tsv").write_text("topic: a ball\tSports\n")
-    assert "exact" in [s.name for s in score(opened, str(tmp_path / "own.tsv"))]
+    assert "exact match" in [s.name for s in score(opened, str(tmp_path / "own.tsv"))]
     assert sources == ["topic: a ball"]

@@ -6,7 +6,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.tasks.metrics import alignment_error_rate, evaluate, translation_scores
+from regard.tasks.metrics import (
+    alignment_error_rate,
+    classification_scores,
+    evaluate,
+    sentence_chrf,
+    share,
+    translation_scores,
+    wilson,
+)
 
 ANSWERS = [
     "A man is riding a bicycle down the street .",
@@ -50,7 +58,7 @@ def test_bleu_and_chrf_are_those_of_sacrebleu(references):
 
 @pytest.mark.parametrize(("tokenized", "tokenizer"), [(True, "none"), (False, "13a")])
 def test_the_lower_cased_bleu_keeps_the_tokens_of_a_tokenized_text(tokenized, tokenizer):
-    value, signature = by_name(TWO, tokenized)["BLEU, tokenized, lower-cased"]
+    value, signature = by_name(TWO, tokenized)["BLEU, tokenized, lower-cased" if tokenized else "BLEU, lower-cased"]
     wanted = sacrebleu.corpus_bleu(ANSWERS, streams(TWO), lowercase=True, tokenize=tokenizer, force=True).score
     assert value == pytest.approx(wanted, rel=1e-12)
     assert f"tok:{tokenizer}" in signature
@@ -59,8 +67,8 @@ def test_the_lower_cased_bleu_keeps_the_tokens_of_a_tokenized_text(tokenized, to
 
 def test_the_examples_distinguish_the_variants():
     """Otherwise a wrong tokenizer or case would pass."""
-    lower = "BLEU, tokenized, lower-cased"
-    values = {by_name(TWO)["BLEU"][0], by_name(TWO, tokenized=False)[lower][0], by_name(TWO, tokenized=True)[lower][0]}
+    own, lower = by_name(TWO, tokenized=True)["BLEU, tokenized, lower-cased"], by_name(TWO)["BLEU, lower-cased"]
+    values = {by_name(TWO)["BLEU"][0], own[0], lower[0]}
     assert len(values) == 3
     assert by_name(ONE)["BLEU"][0] != by_name(UNEQUAL)["BLEU"][0] != by_name(TWO)["BLEU"][0]
 
@@ -87,7 +95,7 @@ def test_the_order_of_sentences_does_not_matter(order):
 
 def test_signatures_state_how_each_score_was_computed():
     found = by_name(TWO)
-    for name in ("BLEU", "chrF", "BLEU, tokenized, lower-cased"):
+    for name in ("BLEU", "chrF", "BLEU, lower-cased"):
         assert "nrefs:2" in found[name][1]
         assert f"version:{sacrebleu.__version__}" in found[name][1]
     assert "case:mixed" in found["BLEU"][1]
@@ -97,11 +105,63 @@ def test_signatures_state_how_each_score_was_computed():
 
 
 def test_exact_is_the_percentage_of_answers_equal_to_any_reference():
-    assert by_name(ONE)["exact"][0] == 0.0  # the third differs in one capital
-    assert by_name(TWO)["exact"][0] == 25.0
+    assert by_name(ONE)["exact match"][0] == 0.0  # the third differs in one capital
+    assert by_name(TWO)["exact match"][0] == 25.0
     assert {score.name: score.value for score in translation_scores(ANSWERS, [[a] for a in ANSWERS], False)} == pytest.approx(
-        {"BLEU": 100, "chrF": 100, "BLEU, tokenized, lower-cased": 100, "exact": 100}
+        {"BLEU": 100, "chrF": 100, "BLEU, lower-cased": 100, "exact match": 100}
     )
+
+
+@pytest.mark.parametrize("tokenized", [True, False])
+def test_each_name_belongs_to_one_signature(tokenized):
+    """A score on raw text is not called tokenized."""
+    names = [*by_name(TWO, tokenized)]
+    assert ("BLEU, tokenized, lower-cased" in names) == tokenized
+    signatures = [signature for _, signature in by_name(TWO, tokenized).values()]
+    assert len({*names}) == len({*signatures}) == 4
+
+
+def test_scores_say_how_many_sentences_and_what_is_a_percentage():
+    found = {score.name: score for score in translation_scores(ANSWERS, TWO, tokenized=False)}
+    assert {score.count for score in found.values()} == {4}
+    assert found["BLEU"].details.startswith("4 sentences; nrefs:2|")
+    assert (found["BLEU"].unit, found["exact match"].unit) == ("", "%")
+    assert found["exact match"].details == "1 of 4 answers equal to a reference; 95 % confidence 4.56 to 69.94"
+    accuracy, f1 = classification_scores(["a", "b"], ["a", "a"], ["a", "b"], "texts")
+    assert accuracy.signature == "1 of 2 texts"
+    assert f1.unit == accuracy.unit == "%"
+
+
+@given(st.integers(1, 500).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count))))
+def test_wilsons_interval_holds_the_proportions_that_a_score_test_does_not_reject(case):
+    """Its ends solve (p̂ - p)² = z² p (1 - p) / n, by which Wilson defined it."""
+    right, count = case
+    low, high = wilson(right, count)
+    assert 0 <= low <= right / count <= high <= 1
+    for p in (low, high):
+        assert (right / count - p) ** 2 == pytest.approx(1.959963984540054**2 * p * (1 - p) / count, abs=1e-9)
+
+
+def test_wilsons_interval_is_the_published_one():
+    """Newcombe 1998, table I: 81 of 263, and 0 of 20."""
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
+    assert share("accuracy", 81, 263, "images").low == pytest.approx(25.53, abs=5e-3)
+
+
+def test_bootstrapped_intervals_are_those_of_sacrebleu_and_their_signature_says_so():
+    plain, resampled = (translation_scores(ANSWERS * 5, TWO * 5, tokenized=False, bootstrap=n)[0] for n in (0, 200))
+    assert (plain.low, plain.high) == (None, None)
+    assert resampled.value == plain.value
+    wanted = sacrebleu.metrics.BLEU().corpus_score(ANSWERS * 5, streams(TWO * 5), n_bootstrap=200)
+    assert (resampled.low, resampled.high) == pytest.approx((wanted._mean - wanted._ci, wanted._mean + wanted._ci))
+    assert "bs:200|seed:12345" in resampled.signature
+    assert resampled.low < resampled.value < resampled.high
+
+
+def test_the_chrf_of_a_sentence_is_that_of_sacrebleu():
+    wanted = [sacrebleu.sentence_chrf(answer, refs).score for answer, refs in zip(ANSWERS, UNEQUAL, strict=True)]
+    assert sentence_chrf(ANSWERS, UNEQUAL) == pytest.approx(wanted)
 
 
 def test_answers_without_references_are_refused():

@@ -173,7 +173,7 @@ def test_a_new_task_with_a_new_model_trains_resumes_scores_and_predicts(added, r
     assert "1 1 1 1 0 → ones" in result.err
     assert (run / "labels.txt").read_text() == "zeros\nones\n"
     assert "A perceptron that counts bits" in (run / "README.md").read_text()
-    assert float(re.search(r"([\d.]+)  accuracy", regard("score", run).out)[1]) > 80
+    assert float(re.search(r"([\d.]+) %  accuracy", regard("score", run).out)[1]) > 80
     predictor = load(run)
     assert [predictor.predict(bits) for bits in ([1, 1, 1, 1, 0], [0, 0, 0, 1, 0])] == ["ones", "zeros"]
     result = regard("train", added, "train.steps=60", "--resume", "--out", run)

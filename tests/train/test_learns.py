@@ -104,7 +104,7 @@ def regard(*words: str, cwd) -> str:
 
 def exact(run: str, cwd) -> float:
     scores = json.loads(regard("score", run, "--on", "test", "--json", cwd=cwd))
-    return next(s["value"] for s in scores if s["name"] == "exact")
+    return next(s["value"] for s in scores if s["name"] == "exact match")
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from regard.data.image.io import Bytes, Ints, read_image, resize_square
 from regard.data.progress import Progress, Report
 from regard.data.sources import SOURCES
 
-__all__ = ["ImageDataset", "ImageInput", "ImageStore", "default_resize", "prepare", "read_split", "read_square",
+__all__ = ["ImageDataset", "ImageInput", "ImageStore", "default_resize", "image_names", "prepare", "read_split", "read_square",
            "resize_function", "resize_side", "store_images", "to_square"]  # fmt: skip
 
 FORMAT = 1  # of the files above
@@ -125,6 +125,19 @@ def _own_source(data: ImageData, split: str, listed: ImageFolder | None, labels:
         return folder_source(listed, labels, read)
     source = folder_source(split_validation(listed)[split == "valid"], labels, read)
     return source._replace(name=f"{source.name}, validation") if split == "valid" else source
+
+
+def image_names(data: ImageData, split: str, count: int) -> list[str]:
+    """The files of the images that `read_split` stores, in their order; their numbers, if they have no files of their own."""
+    if not (data.source and (split == "valid" or split in SOURCES[data.source].splits)):
+        own = data.valid if split == "valid" else ""
+        path = {"train": data.train, "valid": own or data.train}.get(split, split)
+        listed = list_images(Path(path).expanduser(), least=1)
+        if split in ("train", "valid") and not data.valid:
+            listed = split_validation(listed)[split == "valid"]
+        if len(listed.files) == count:
+            return [str(file) for file, _ in listed.files]
+    return [f"image {number:,} of {split}" for number in range(1, count + 1)]
 
 
 def _require_images(data: ImageData) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.data.position import BatchStream, DataPosition
+from regard.data.text.mixture import MixedStore
 from regard.data.text.store import Ints, PairStore, Pool
 from regard.data.text.tokenizer import PAD, SpecialTokens
 
@@ -51,7 +52,7 @@ class LabeledBatch(NamedTuple):
         return len(self.label)
 
 
-def pair_batches(store: PairStore, special: SpecialTokens, tokens: int, seed: int,
+def pair_batches(store: PairStore | MixedStore, special: SpecialTokens, tokens: int, seed: int,
                  position: DataPosition = DataPosition()) -> BatchStream[PairBatch]:  # fmt: skip
     """Endless batches of at most `tokens` tokens from a position on."""
     return _endless(store, tokens, seed, position, 1, partial(_collate_pairs, special))
@@ -62,7 +63,7 @@ def all_pair_batches(store: PairStore, special: SpecialTokens, tokens: int) -> I
     return _once(store, tokens, 1, partial(_collate_pairs, special))
 
 
-def labeled_batches(store: PairStore, special: SpecialTokens, tokens: int, seed: int,
+def labeled_batches(store: PairStore | MixedStore, special: SpecialTokens, tokens: int, seed: int,
                     position: DataPosition = DataPosition()) -> BatchStream[LabeledBatch]:  # fmt: skip
     """Endless batches of labelled texts, from a store whose targets are class ids."""
     return _endless(store, tokens, seed, position, 2, partial(_collate_texts, special))
@@ -73,16 +74,15 @@ def all_labeled_batches(store: PairStore, special: SpecialTokens, tokens: int) -
     return _once(store, tokens, 2, partial(_collate_texts, special))
 
 
-def _endless(store: PairStore, tokens: int, seed: int, position: DataPosition, ends: int,
+def _endless(store: PairStore | MixedStore, tokens: int, seed: int, position: DataPosition, ends: int,
              collate: Callable[[Pool, Ints], Batch]) -> BatchStream[Batch]:  # fmt: skip
     """`ends` is the number of tokens that collating adds to a text: its end, and its start if the model reads one."""
     epoch, pool, skip = position
     while True:
-        order = np.random.default_rng([seed, epoch]).permutation(store.blocks)
-        pools = [order[i : i + POOL] for i in range(0, len(order), POOL)]
+        pools = store.pools(seed, epoch, POOL)
         while pool < len(pools):
             rng = np.random.default_rng([seed, epoch, pool])
-            pairs = store.read(pools[pool])
+            pairs = store.read(pools[pool])  # type: ignore[arg-type]  # each store reads its own pools
             rows = _split_by_tokens(pairs, tokens, rng.permutation(len(pairs.starts)), ends)
             rows = [rows[i] for i in rng.permutation(len(rows))]
             for index in range(skip, len(rows)):

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 from regard.config import STRICT, require_max, require_min
 from regard.data.sources import require_one_source
 
-__all__ = ["TextData", "WordData"]
+__all__ = ["TextData", "WordData", "parse_mix"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -30,12 +30,34 @@ class TextData:
     vocab: int = 8000  # tokens to learn; more if there are more different characters
     max_len: int = 256  # tokens; longer pairs are left out, plain text is cut into windows of this length
     pairs: int = 20_000  # training pairs that a toy generates
+    mix: str = ""  # runs, files or named sets mixed in, each with its share of the training examples: "runs/enfr:0.5"
 
     def __post_init__(self) -> None:
         require_min(1, vocab=self.vocab, pairs=self.pairs)
         require_min(2, max_len=self.max_len)
         require_max(65_535, max_len=self.max_len)
         require_one_source(self.source, self.train, self.valid)
+        parse_mix(self.mix)
+
+
+def parse_mix(mix: str) -> list[tuple[str, float]]:
+    """What to mix in, and its share of the training examples: "runs/enfr:0.5,general.tsv:0.2"."""
+    parts = []
+    for part in filter(None, map(str.strip, mix.split(","))):
+        name, _, text = part.rpartition(":")
+        try:
+            share = float(text)
+        except ValueError:
+            share = -1.0
+        if not name or not 0 <= share < 1:
+            raise ValueError(f"mix has {part!r}; wanted a run, a file or a named set, a colon and its share of the training "
+                             f"examples, 0 or more and less than 1, such as runs/enfr:0.5")  # fmt: skip
+        parts.append((name, share))
+    if (total := sum(share for _, share in parts)) >= 1:
+        raise ValueError(f"mix has shares of {total:g} in all; leave some for the new data: less than 1")
+    if len({name for name, _ in parts}) < len(parts):
+        raise ValueError(f"mix={mix} names something twice; give it once, with the sum of its shares")
+    return parts
 
 
 @dataclass(frozen=True, config=STRICT)

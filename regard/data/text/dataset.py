@@ -14,6 +14,7 @@ from regard.data.progress import Progress, Report
 from regard.data.sources import SOURCES
 from regard.data.text.checks import check_pairs
 from regard.data.text.config import TextData
+from regard.data.text.mixture import MixedStore, MixedValidation, MixPart
 from regard.data.text.readers import Pair
 from regard.data.text.splits import Split, find_split, require_kind, source_names
 from regard.data.text.store import UNKNOWN, PairStore, TextStore, encode_labeled, encode_pairs, encode_text
@@ -35,30 +36,37 @@ class TextDataset(NamedTuple):
     """The text that training reads."""
 
     tokenizer: Tokenizer
-    train: PairStore | TextStore
+    train: PairStore | TextStore | MixedStore
     valid: PairStore | TextStore
     samples: list[Pair]  # a few validation pairs, to show outputs during training
     labels: tuple[str, ...] = ()  # class names by id
     text_sample: str = ""  # the start of the validation text, to be continued during training
+    mixed: tuple[MixedValidation, ...] = ()  # validation data of the sets that are mixed in
 
 
 def prepare_pairs(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, task: str,
-                  check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
+                  check: Check = lambda tokenizer: None, mix: Sequence[MixPart] = ()) -> TextDataset:  # fmt: skip
     """Prepare sentence pairs of one set or a mixture; `check` may refuse an existing tokenizer before any is encoded."""
     require_kind(data, ("pairs", "labels"), task, mixed=True)
     train, valid = find_split(data, "train"), find_split(data, "valid")
     what, findings = "source and target on each line", _check(data, train, valid, progress, languages=True)
-    tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, train.pairs, what, (), progress, check)
-    stores = [encode_pairs_split(data, split, tokenizer, report, progress) for split in ("train", "valid")]
+    examples = _with_mixed(train.pairs, mix)
+    tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, examples, what, (), progress, check)
+    encode = partial(encode_pairs_split, tokenizer=tokenizer, report=report, progress=progress)
+    own, mixed = _mix_in(encode(data, "train"), mix, encode, report)
+    held_out = encode(data, "valid")
     for line in findings:
         report(line)
-    return TextDataset(tokenizer, stores[0], stores[1], _sample_pairs(data, tokenizer))
+    return TextDataset(tokenizer, own, held_out, _sample_pairs(data, tokenizer), mixed=mixed)
 
 
 def prepare_text(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, extra_tokens: tuple[str, ...],
                  task: str, check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
     """Prepare one plain text; `extra_tokens` are the mask token or the sentinels that the task needs."""
     require_kind(data, ("text",), task)
+    if data.mix:
+        raise ValueError(f"data.mix={data.mix} mixes sentence pairs or labelled texts; task {task} reads one plain text: put "
+                         f"both texts into one file")  # fmt: skip
     train, valid = find_split(data, "train"), find_split(data, "valid")
     lines, what = lambda: zip(train.text()), "text in it"
     tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, lines, what, extra_tokens, progress, check)
@@ -67,18 +75,47 @@ def prepare_text(data: TextData, tokenizer_file: Path, report: Report, progress:
 
 
 def prepare_labeled(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *,
-                    task: str, check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
+                    task: str, check: Check = lambda tokenizer: None, mix: Sequence[MixPart] = ()) -> TextDataset:  # fmt: skip
     """Prepare labelled texts; the tokenizer is trained on the texts alone."""
     require_kind(data, ("labels",), task)
     train, valid = find_split(data, "train"), find_split(data, "valid")
-    texts, what = lambda: (pair[:1] for pair in train.pairs()), "text and class on each line"
+    pairs, what = _with_mixed(train.pairs, mix), "text and class on each line"
+    texts = lambda: (pair[:1] for pair in pairs())  # noqa: E731
     findings = _check(data, train, valid, progress, languages=False)
     tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, texts, what, (), progress, check)
     labels = SOURCES[data.source].labels if data.source in SOURCES else _find_classes(train, report)
-    stores = [encode_labeled_split(data, split, tokenizer, report, progress, labels) for split in ("train", "valid")]
+    for part in mix:  # classes that only the data mixed in has come last
+        known = SOURCES.get(part.data.source)
+        more = known.labels if known else _find_classes(find_split(part.data, "train"), report)
+        labels += tuple(label for label in more if label not in labels)
+    encode = partial(encode_labeled_split, tokenizer=tokenizer, report=report, progress=progress, labels=labels)
+    own, mixed = _mix_in(encode(data, "train"), mix, encode, report)
+    held_out = encode(data, "valid")
     for line in findings:
         report(line)
-    return TextDataset(tokenizer, stores[0], stores[1], _sample_pairs(data, tokenizer), labels)
+    return TextDataset(tokenizer, own, held_out, _sample_pairs(data, tokenizer), labels, mixed=mixed)
+
+
+def _with_mixed(own: Callable[[], Iterator[Pair]], mix: Sequence[MixPart]) -> Callable[[], Iterator[Pair]]:
+    """The training pairs and those of the sets that are mixed in, for a tokenizer of both."""
+    splits = [find_split(part.data, "train") for part in mix if part.share]
+    return (lambda: chain(own(), *(split.pairs() for split in splits))) if splits else own
+
+
+def _mix_in(own: PairStore, mix: Sequence[MixPart], encode: Callable[[TextData, str], PairStore], report: Report,
+            ) -> tuple[PairStore | MixedStore, tuple[MixedValidation, ...]]:  # fmt: skip
+    """Encode the sets that are mixed in, and report how much of each an epoch reads."""
+    parts = [(part, encode(part.data, "train")) for part in mix if part.share]
+    train = MixedStore(own, [(store, part.share) for part, store in parts]) if parts else own
+    for (part, store), count in zip(parts, train.counts if isinstance(train, MixedStore) else (), strict=True):
+        report(f"mixed in from {part.name}: {count:,} examples in an epoch of {train.pairs:,}, of its {store.pairs:,}")
+    mixed = []
+    for part in mix:
+        try:
+            mixed.append(MixedValidation(part.name, encode(part.data, "valid")))
+        except ValueError as error:
+            report(f"{part.name} has no validation data to compare with: {error}")
+    return train, tuple(mixed)
 
 
 def _check(data: TextData, train: Split, valid: Split, progress: Progress, languages: bool) -> list[str]:

@@ -71,6 +71,11 @@ class PairStore:
         self.blocks = -(-self.pairs // BLOCK)
         self._starts: Ints = np.fromfile(folder / "blocks.bin", dtype=np.int64)
 
+    def pools(self, seed: int, epoch: int, size: int) -> list[Ints]:
+        """The blocks of each pool of an epoch, `size` to a pool, in an order of its own."""
+        order = np.random.default_rng([seed, epoch]).permutation(self.blocks)
+        return [order[i : i + size] for i in range(0, len(order), size)]
+
     def read(self, blocks: Iterable[int]) -> Pool:
         """Read blocks into memory."""
         tokens, lengths = [], []
