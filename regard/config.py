@@ -132,6 +132,7 @@ class TrainConfig:
         require_min(1, **{key: getattr(self, key) for key in positive})
         require_min(0, **{key: getattr(self, key) for key in ("lr", "clip_norm", "seed", "patience", "weight_decay")})
         require_max(2**63 - 1, seed=self.seed)
+        require_max(10, lr=self.lr)  # Adam moves each weight by about that much in a step
         require_fraction(label_smoothing=self.label_smoothing, ema=self.ema)
 
 

@@ -9,6 +9,7 @@
     log.jsonl, events/    the training log, for people and for TensorBoard
     checkpoints/step-N/   weights, optimizer and training state with their checksums
     .lock                 held while a training runs
+    .fresh                until run.toml is there: other files of a run, if any, are left of an earlier one
 
 safetensors, JSON and TOML only: nothing that is loaded can run code.  Nothing is written through a link that leads out of it.
 """
@@ -29,7 +30,7 @@ __all__ = ["FORMAT", "Checkpoint", "RunFolder"]
 FORMAT = 3  # raised when an older regard could not read what a newer one writes
 DESCRIPTION = ("model_type", "regard_version", "format")  # keys of config.json that are not the model's own
 FILES = ("run.toml", "config.json", "model.safetensors", "labels.txt", "README.md", "log.jsonl", "tokenizer.json")
-PARTS = {".lock", ".tokenizer.part"}  # present before a training has begun
+PARTS = {".lock", ".tokenizer.part", ".fresh"}  # present before a training has begun
 
 
 class Checkpoint:
@@ -56,6 +57,7 @@ class RunFolder:
         self.checkpoints = Path(checkpoints).expanduser() / self.path.resolve().name if checkpoints else self.path / "checkpoints"
         self.part_checkpoint = Checkpoint(self.checkpoints / ".part")  # one that is being written
         self.new_tokenizer = self.path / ".tokenizer.part"  # until the data is known to be usable
+        self.beginning = self.path / ".fresh"
 
     @property
     def started(self) -> bool:
@@ -66,6 +68,47 @@ class RunFolder:
     def holds(file: Path) -> bool:
         """Whether a TOML file is that of a started run."""
         return file.name == FILES[0] and RunFolder(file.parent).config.exists()
+
+    @property
+    def remains(self) -> bool:
+        """Whether this is what a kill has left of a run: in the middle of its deletion, or before run.toml was written."""
+        if self.started or not self.path.is_dir():
+            return False
+        return self.beginning.is_file() or (self._signed and not self._unsigned)
+
+    @property
+    def foreign(self) -> list[str]:
+        """Names of files that a new run would replace though they are not those of a run."""
+        if self.started or self.remains or not self.path.is_dir():
+            return []
+        return [name for name in (*FILES, self.events.name, "checkpoints") if (self.path / name).exists()]
+
+    def refuse_foreign(self) -> None:
+        """Refuse a folder in which a new run would replace files that are not those of a run."""
+        if foreign := self.foreign:
+            raise ValueError(f"{self.path} holds {' and '.join(foreign)}, not of a run, which training would replace; choose "
+                             f"another --out")  # fmt: skip
+
+    @property
+    def _signed(self) -> bool:
+        """Whether a file says that it is of a run."""
+        return self._described(self.config) or self._carded(self.card) or any(saved.state.is_file() for saved in self.saved())
+
+    @property
+    def _unsigned(self) -> list[Path]:
+        """Visible files that are not of a run: of other names, or a description or card of something else."""
+        ours = {*FILES, self.events.name, "checkpoints"}
+        others = [file for file in self.path.iterdir() if file.name not in ours and not file.name.startswith(".")]
+        others += [self.config] if self.config.exists() and not self._described(self.config) else []
+        return others + ([self.card] if self.card.exists() and not self._carded(self.card) else [])
+
+    @staticmethod
+    def _described(config: Path) -> bool:
+        return config.is_file() and b'"regard_version"' in config.read_bytes()[:10_000]
+
+    @staticmethod
+    def _carded(card: Path) -> bool:
+        return card.is_file() and b"library_name: regard" in card.read_bytes()[:10_000]
 
     @property
     def neighbours(self) -> list[str]:
@@ -113,8 +156,10 @@ class RunFolder:
     def begin(self, *, text: bool, labels: Sequence[str]) -> None:
         """Replace an earlier run by a new one, whose tokenizer lies in `new_tokenizer` if it reads text.
 
-        run.toml goes first, so that a folder left half cleared is no run.
+        run.toml goes first, so that a folder left half cleared is no run; `.fresh` says that the rest may be replaced.
         """
+        self.refuse_foreign()
+        write_atomic(self.beginning, b"")
         for file in (self.run, self.config, self.weights, self.labels, self.card, self.log):
             file.unlink(missing_ok=True)
         for folder in (*(checkpoint.path for checkpoint in self.saved()), self.part_checkpoint.path, self.events):
@@ -123,6 +168,11 @@ class RunFolder:
             os.replace(self.new_tokenizer, self.tokenizer)
         if labels:
             self.write_labels(labels)
+
+    def write_run(self, toml: str) -> None:
+        """Write run.toml, with which a run has begun."""
+        write_atomic(self.run, toml.encode())
+        self.beginning.unlink(missing_ok=True)
 
     def saved(self) -> list[Checkpoint]:
         """All checkpoints, oldest first."""
@@ -160,7 +210,8 @@ class RunFolder:
         """Refuse a folder of checkpoints that belongs to another run."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         owner, here = self.checkpoints / ".run", str(self.path.resolve())
-        if owner.exists() and (other := owner.read_text(encoding="utf-8")) != here:
+        other = owner.read_text(encoding="utf-8") if owner.exists() else here
+        if other != here and RunFolder(other).run.exists():  # else it was moved, to here
             raise ValueError(f"{self.checkpoints} holds the checkpoints of {other}; choose another train.checkpoints, or --out")
         write_atomic(owner, here.encode())
 

@@ -201,3 +201,41 @@ def test_two_trainings_cannot_share_a_run_folder(run):
         pass
     with RunFolder(run).locked():  # a lock ends with its training
         pass
+
+
+# --- a folder that holds part of a run, or files of others
+
+
+def test_what_a_kill_has_left_of_a_run_is_recognised_at_each_deletion(run):
+    files = RunFolder(run)
+    for file in (files.run, files.config, files.weights, files.labels, files.card):  # as earlier versions delete, without a mark
+        file.unlink(missing_ok=True)
+        assert files.remains
+        assert not files.foreign
+    shutil.rmtree(files.checkpoints)
+    assert files.foreign == ["log.jsonl", "tokenizer.json", "events"]  # nothing says whose they are
+
+
+@pytest.mark.parametrize("how", [(), ("--fresh",), ("--resume",)])
+@pytest.mark.parametrize("name", ["README.md", "config.json", "model.safetensors", "tokenizer.json", "log.jsonl"])
+def test_a_file_of_the_user_with_the_name_of_one_of_a_run_is_not_replaced(regard, tmp_path, name, how):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / name).write_text(KEEP)
+    result = regard("train", "reverse", *SMALL, "train.steps=1", "--out", tmp_path / "mine", *how)
+    assert result.code == 2
+    assert "choose another --out" in result.err
+    assert {file.name for file in (tmp_path / "mine").iterdir()} - {".lock"} == {name}
+    assert (tmp_path / "mine" / name).read_text() == KEEP
+
+
+def test_a_hugging_face_checkpoint_is_not_taken_for_what_is_left_of_a_run(tmp_path):
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "README.md"):
+        (tmp_path / name).write_text('{"model_type": "gpt2"}')
+    assert not RunFolder(tmp_path).remains
+
+
+def test_a_folder_with_unrelated_files_of_the_user_takes_a_run(regard, tmp_path):
+    (tmp_path / "notes.txt").write_text(KEEP)
+    result = regard("train", "reverse", *SMALL, "train.steps=1", "--out", tmp_path)
+    assert result.code == 0, result.err
+    assert (tmp_path / "notes.txt").read_text() == KEEP

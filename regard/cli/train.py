@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.cli.limits import limits
 from regard.cli.options import Changes, Json, Out, Recipe
 from regard.cli.score import print_scores
+from regard.data.terminal import printable
 
 if TYPE_CHECKING:
     from regard.run_folder import RunFolder
@@ -36,33 +38,46 @@ def train(
     regard train captions data.train=captions.tsv
 
     regard train speech data.train=speech.tsv
+
+    regard train runs/multi30k --resume
     """
     from regard.run_folder import RunFolder
     from regard.tasks import read_run, run_name
     from regard.train.parallel import first_process
-    from regard.train.resume import resumed_run
+    from regard.train.resume import resumed_run, run_folder_of
 
-    changes = changes or []
-    files = RunFolder(out or Path("runs") / run_name(what, changes))
+    changes, folder = changes or [], run_folder_of(what)
+    if folder is not None and not what.endswith(".toml"):
+        if not (resume or fresh or out):
+            raise ValueError(f"{what} is a run; continue it with --resume, start it over with --fresh, or train the same in "
+                             f"another folder with --out")  # fmt: skip
+        what = str(RunFolder(folder).run)
+    elif RunFolder(what).remains:
+        raise ValueError(f"{what} holds what is left of a run that was being replaced; repeat that command with its recipe: "
+                         f"regard train RECIPE --out {what} --fresh")  # fmt: skip
+    here = folder if resume or fresh else None  # the run of that folder, wherever it is now
+    files = RunFolder(out or here or Path("runs") / run_name(what, changes))
     resuming = resume and not fresh and files.started
     run = resumed_run(what, changes, files) if resuming else read_run(what, changes)
     if not first_process():  # only the first process reports
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 open until exit
     else:
         _check_folder(files, resume, fresh)
+        for note in limits(run) if not resuming else ():
+            print(note, file=sys.stderr)
     from regard.train.loop import Interrupted, fit
 
     try:
         place = ["--out", str(out)] if out else []
         done = fit(run, files.path, fresh=fresh, command=shlex.join(["regard", "train", what, *changes, *place]))
     except Interrupted as stop:
-        print(f"regard: {stop}", file=sys.stderr)
+        print(f"regard: {printable(stop)}", file=sys.stderr)
         raise typer.Exit(130) from None
     if not first_process():
         return
     print(f"{run.name}: validation loss {done.loss:.4f} after {done.steps:,} steps and {done.minutes:.1f} minutes")
     print_scores(done.scores)
-    print(f"saved in {files.path}")
+    print(f"saved in {printable(files.path)}")
 
 
 def _check_folder(files: "RunFolder", resume: bool, fresh: bool) -> None:
@@ -77,10 +92,10 @@ def _check_folder(files: "RunFolder", resume: bool, fresh: bool) -> None:
                          f"or choose another --out")  # fmt: skip
     if files.started:
         return
-    if fresh and folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
+    if fresh and not files.remains and folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
         raise ValueError(f"{folder} holds other files than a run, which --fresh will not delete; choose another --out")
     if resume:
-        print(f"nothing to resume in {folder}; starting from step 0", file=sys.stderr)
+        print(f"nothing to resume in {printable(folder)}; starting from step 0", file=sys.stderr)
 
 
 def recipes(json_: Json = False) -> None:

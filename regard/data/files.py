@@ -1,15 +1,23 @@
 """Reading text files, and atomic writing: a crash leaves the old file or the new one, never half of one."""
 
+import codecs
 import gzip
+import io
 import os
+import stat
 import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
-__all__ = ["cache_folder", "flush", "read_lines", "read_pieces", "sync_folder", "write_atomic"]
+__all__ = ["MAX_LINE", "BadLine", "cache_folder", "flush", "open_bytes", "read_lines", "read_lines_checked", "read_pieces",
+           "sync_folder", "write_atomic"]  # fmt: skip
+
+MAX_LINE = 1 << 20  # bytes of one line; longer ones are left out or refused
+MAX_SKIP = 1 << 26  # bytes of one line that are read to find its end
 
 
 def cache_folder() -> Path:
@@ -21,43 +29,121 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "regard"
 
 
+class BadLine(NamedTuple):
+    """A line that is not text, or too long: why, and what to do."""
+
+    number: int
+    reason: str
+    advice: str
+
+
 def read_lines(file: Path) -> Iterator[str]:
-    """Stream the lines of a UTF-8 file, plain or .gz, without line ends; "-" is standard input; errors name the line."""
-    return (line.rstrip("\r\n") for line in read_pieces(file, max_len=-1))
+    """Stream the lines of a text file, plain or .gz, without line ends; "-" is standard input; errors name the line."""
+    for line in read_lines_checked(file):
+        if isinstance(line, BadLine):
+            raise ValueError(f"{_name(file)} line {line.number} {line.reason}; {line.advice}")
+        yield line
+
+
+def read_lines_checked(file: Path) -> Iterator[str | BadLine]:
+    """The same, but a line that is not UTF-8 or has over `MAX_LINE` bytes comes as a `BadLine`: the caller may go on."""
+    number = 0
+    with _named_errors(file), _open(file) as lines:
+        while line := lines.readline(MAX_LINE + 1):
+            number += 1
+            if b"\0" in line:
+                raise _binary(file, number, line.index(0) + 1)
+            if len(line) > MAX_LINE and not line.endswith(b"\n"):
+                _skip_line(lines, file, number)
+                yield BadLine(number, f"has over {MAX_LINE:,} bytes", "break it into shorter lines, or leave it out")
+                continue
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                yield BadLine(number, *_not_utf8(error.start + 1, line[error.start]))
+                continue
+            yield (text if number > 1 else text.removeprefix("\ufeff")).rstrip("\r\n")  # a byte order mark
 
 
 def read_pieces(file: Path, max_len: int) -> Iterator[str]:
     """Stream the lines with their ends; a line of over `max_len` bytes comes in several pieces, cut before a space."""
-    name = "standard input" if str(file) == "-" else file
     number, before, line = 1, 0, b""  # `before`: bytes of this line already read
+    with _named_errors(file), _open(file) as lines:
+        while True:
+            more = lines.readline(max_len)
+            line += more
+            if not line:
+                return
+            whole = len(more) < max_len or line.endswith(b"\n")
+            piece = line if whole else line[: _last_word(line)]
+            if b"\0" in piece:
+                raise _binary(file, number, before + piece.index(0) + 1)
+            try:
+                text = piece.decode("utf-8")
+            except UnicodeDecodeError as error:
+                reason, advice = _not_utf8(before + error.start + 1, piece[error.start])
+                raise ValueError(f"{_name(file)} line {number} {reason}; {advice}") from None
+            yield text if number > 1 or before else text.removeprefix("\ufeff")  # a byte order mark
+            number, before = (number + 1, 0) if whole else (number, before + len(piece))
+            line = b"" if whole else line[len(piece) :]
+
+
+def open_bytes(file: Path) -> IO[bytes]:
+    """Open a regular file, plain or .gz, for reading; a FIFO or a device, which may never end, is refused."""
     try:
-        with _open(file) as lines:
-            while True:
-                more = lines.readline(max_len)
-                line += more
-                if not line:
-                    return
-                whole = max_len < 0 or len(more) < max_len or line.endswith(b"\n")
-                piece = line if whole else line[: _last_word(line)]
-                if b"\0" in piece:
-                    at = before + piece.index(0) + 1
-                    raise ValueError(f"{name} line {number} has a zero byte, byte {at}: it is binary; give a text file")
-                try:
-                    text = piece.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise ValueError(
-                        f"{name} line {number} is not UTF-8 at byte {before + error.start + 1} (0x{piece[error.start]:02x}); "
-                        f"convert it, such as with `iconv -f latin1 -t utf-8`"
-                    ) from None
-                yield text if number > 1 or before else text.removeprefix("\ufeff")  # a byte order mark
-                number, before = (number + 1, 0) if whole else (number, before + len(piece))
-                line = b"" if whole else line[len(piece) :]
+        stream = open(file, "rb", opener=_open_regular)  # noqa: SIM115
     except FileNotFoundError:
         raise ValueError(f"no file {file}; check the path") from None
     except IsADirectoryError:
         raise ValueError(f"{file} is a folder; give a file") from None
+    if file.suffix != ".gz":
+        return stream
+    stream.close()
+    return gzip.open(file, "rb")  # type: ignore[return-value]
+
+
+def _open_regular(path: str, flags: int) -> int:
+    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # opening a FIFO would wait for its writer
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return handle
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError
+    kind = "a FIFO" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+    raise ValueError(f"{path} is {kind}, not a regular file; save the data to a file first")
+
+
+@contextmanager
+def _named_errors(file: Path) -> Iterator[None]:
+    """Errors of a stream, in one line that names the file."""
+    try:
+        yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{file} is not a whole gzip file ({error}); download or compress it again") from None
+
+
+def _name(file: Path) -> str:
+    return "standard input" if str(file) == "-" else str(file)
+
+
+def _binary(file: Path, number: int, at: int) -> ValueError:
+    return ValueError(f"{_name(file)} line {number} has a zero byte, byte {at}: it is binary; give a text file")
+
+
+def _not_utf8(at: int, byte: int) -> tuple[str, str]:
+    return f"is not UTF-8 at byte {at} (0x{byte:02x})", "convert it, such as with `iconv -f latin1 -t utf-8`"
+
+
+def _skip_line(lines: IO[bytes], file: Path, number: int) -> None:
+    """Read to the end of a line that is too long; a much longer one is no line at all."""
+    for _ in range(MAX_SKIP // MAX_LINE):
+        rest = lines.readline(MAX_LINE)
+        if b"\0" in rest:
+            raise ValueError(f"{_name(file)} line {number} has a zero byte: it is binary; give a text file")
+        if len(rest) < MAX_LINE or rest.endswith(b"\n"):
+            return
+    raise ValueError(f"{_name(file)} line {number} has over {MAX_SKIP:,} bytes; give a file with one text on each line")
 
 
 def _last_word(line: bytes) -> int:
@@ -69,9 +155,46 @@ def _last_word(line: bytes) -> int:
 
 
 def _open(file: Path) -> IO[bytes]:
+    """Open a text file or standard input; UTF-16 with a byte order mark, as Excel writes it, is read as UTF-8."""
     if str(file) == "-":
         return open(sys.stdin.fileno(), "rb", closefd=False)
-    return gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb")  # type: ignore[return-value]
+    stream = open_bytes(file)
+    try:
+        with _named_errors(file):
+            mark = stream.read(2)
+    except ValueError:
+        stream.close()
+        raise
+    stream.seek(0)
+    return io.BufferedReader(_UTF8(stream, file)) if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else stream
+
+
+class _UTF8(io.RawIOBase):
+    """A stream of UTF-16, read as UTF-8."""
+
+    def __init__(self, stream: IO[bytes], file: Path):
+        self._stream, self._file, self._ready = stream, file, b""
+        self._decoder = codecs.getincrementaldecoder("utf-16")()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]
+        while not self._ready:
+            chunk = self._stream.read(1 << 16)
+            try:
+                self._ready = self._decoder.decode(chunk, final=not chunk).encode("utf-8")
+            except UnicodeError:
+                raise ValueError(f"{self._file} starts as UTF-16 and is not UTF-16 throughout; save it as UTF-8") from None
+            if not chunk:
+                break
+        size = min(len(buffer), len(self._ready))
+        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
 
 
 def write_atomic(file: Path, content: bytes) -> None:

@@ -1,32 +1,58 @@
-"""Greedy search, sampling and beam search of any `Decoder`.  Shapes: B sentences, W beams, V vocabulary, t tokens so far."""
+"""Greedy search, sampling and beam search of any `Decoder`.
+
+All of them may be given a `processor`, which changes the scores of each step (`logits_processors`), and a `recorder`, which
+keeps what each step did (`trace`); beam search also phrases that each output must contain (`constraints`).
+
+Shapes: B sentences, W beams, V vocabulary, N candidates, P tokens of the prompt, t tokens so far.
+"""
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from regard.decode.logits_processors import LogitsProcessor, Progress
 from regard.decode.step import Decoder, Source, reorder
 from regard.decode.topk import blocked_logsumexp, blocked_topk
+from regard.decode.trace import SearchTrace
 
-__all__ = ["Hypothesis", "argmax", "beam", "greedy", "sample", "sampler", "stream"]
+__all__ = ["Allocation", "Hypothesis", "argmax", "beam", "greedy", "sample", "sampler", "stream"]
 
 Choose = Callable[[Tensor], Tensor]  # logits (B, V) → the next token (B,)
 SHRINK = 0.75  # finished sentences leave when at most this fraction of the batch is unfinished: shrinking copies the rest
 
 
 class Hypothesis(NamedTuple):
-    """A finished output: its tokens without start and end, and log-probability / length ** penalty, if computed."""
+    """A finished output: its tokens without start and end, and log-probability / length ** penalty, if computed.
+
+    `logprobs`, if asked for, are those of each token, and last that of the end token, if the output reached its end.
+    """
 
     tokens: list[int]
     score: float | None
+    logprobs: list[float] | None = None
+
+
+class Allocation(Protocol):
+    """How a beam search chooses its candidates, if not by their scores alone: see `constraints.PhraseAllocation`."""
+
+    def extend(self, offset: Tensor, scores: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Offset (B, W) + scores (B · W, V) → scores, parents and tokens of candidates (B, N), in the order of preference."""
+
+    def keep(self, stay: Tensor, kept: Tensor) -> None:
+        """Continue with lines `stay` and of these with candidates `kept` (B, W), -1 for none."""
 
 
 def greedy(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, eos: int, penalty: float = 1.0,
-           scored: bool = True) -> list[Hypothesis]:  # fmt: skip
-    """Choose the most likely token at each step.  `limits` (B,) are maximum lengths, end included; no softmax unless `scored`."""
-    return _generate(model, source, limits, argmax, bos, eos, penalty, scored)
+           scored: bool = True, logprobs: bool = False, processor: LogitsProcessor | None = None,
+           recorder: SearchTrace | None = None) -> list[Hypothesis]:  # fmt: skip
+    """Choose the most likely token at each step.  `limits` (B,) are maximum lengths, end included; no softmax unless `scored`.
+
+    `bos` is the start token, one for each sentence (B,), or a prompt (B, P) of which the decoder has read all but the last.
+    """
+    return _generate(model, source, limits, argmax, bos, eos, penalty, scored, logprobs, processor, recorder)
 
 
 def argmax(logits: Tensor) -> Tensor:
@@ -38,9 +64,11 @@ def argmax(logits: Tensor) -> Tensor:
 
 def sample(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, eos: int, generator: torch.Generator,
            temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, penalty: float = 1.0,
-           scored: bool = True) -> list[Hypothesis]:  # fmt: skip
+           scored: bool = True, logprobs: bool = False,
+           processor: LogitsProcessor | None = None) -> list[Hypothesis]:  # fmt: skip
     """Sample a token at each step; see `sampler`."""
-    return _generate(model, source, limits, sampler(generator, temperature, top_k, top_p), bos, eos, penalty, scored)
+    choose = sampler(generator, temperature, top_k, top_p)
+    return _generate(model, source, limits, choose, bos, eos, penalty, scored, logprobs, processor, None)
 
 
 def sampler(generator: torch.Generator, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Choose:
@@ -69,33 +97,57 @@ def sampler(generator: torch.Generator, temperature: float = 1.0, top_k: int = 0
 
 
 @torch.inference_mode()
-def stream(model: Decoder, source: Source, choose: Choose, *, bos: int | Tensor, limit: int) -> Iterator[int]:
+def stream(model: Decoder, source: Source, choose: Choose, *, bos: int | Tensor, limit: int,
+           processor: LogitsProcessor | None = None) -> Iterator[int]:  # fmt: skip
     """The tokens of one output, each as soon as it is chosen: source (1, S)."""
-    token = torch.zeros(1, dtype=torch.long, device=source.device) + bos
-    state = model.start(source)
-    for _ in range(limit):
+    history = _start_tokens(source, bos)
+    token, state = history[:, -1], model.start(source)
+    for length in range(limit):
         logits, state = model.step(token, state)  # (1, V)
+        if processor is not None:
+            last = torch.tensor([length == limit - 1], device=source.device)
+            logits = processor(logits, Progress(history, length, last))
         token = choose(logits)
+        if processor is not None:
+            history = torch.cat((history, token[:, None]), 1)
         yield int(token)
 
 
 @torch.inference_mode()
 def _generate(model: Decoder, source: Source, limits: Tensor, choose: Choose, bos: int | Tensor, eos: int, penalty: float,
-              scored: bool) -> list[Hypothesis]:  # fmt: skip
+              scored: bool, logprobs: bool, processor: LogitsProcessor | None,
+              recorder: SearchTrace | None) -> list[Hypothesis]:  # fmt: skip
     """Step all sentences together, one output each."""
     finished: list[Hypothesis | None] = [None] * len(source)
     outputs: list[list[int]] = [[] for _ in range(len(source))]
+    parts: list[list[float]] = [[] for _ in range(len(source))]  # log-probabilities of the tokens
     max_lens: list[int] = limits.tolist()
     rows = list(range(len(source)))  # the sentence of each row; -1 once it is finished
-    token = torch.zeros(len(source), dtype=torch.long, device=source.device) + bos
+    history = _start_tokens(source, bos)  # (B, P + t), of which t = 0 unless someone reads it
+    prompt, reads_history = history.shape[1], processor is not None or recorder is not None
+    token = history[:, -1]
     total = torch.zeros(len(source), device=source.device)
     state = model.start(source)
     while rows:
         # One step.
         logits, state = model.step(token, state)  # (B, V)
-        token = choose(logits)  # (B,)
-        if scored:
-            total += logits.gather(1, token[:, None])[:, 0] - _log_normalizer(model, logits)
+        if processor is None:
+            token = choose(logits)  # (B,)
+        else:
+            length = history.shape[1] - prompt
+            last = torch.tensor([length >= max_lens[i] - 1 for i in rows], device=source.device)  # of rows that are done: any
+            token = choose(processor(logits, Progress(history, length, last)))
+        if recorder is not None:
+            _record_greedy(recorder, model, rows, history, logits, token, eos, max_lens, prompt)
+        if reads_history:
+            history = torch.cat((history, token[:, None]), 1)
+        if scored or logprobs:
+            added = logits.gather(1, token[:, None])[:, 0] - _log_normalizer(model, logits)  # (B,)
+            total += added
+            if logprobs:
+                for i, part in zip(rows, added.tolist(), strict=True):
+                    if i >= 0:
+                        parts[i].append(part)
 
         # Append the token of each row; finish sentences at their end token or their limit.
         for row, (i, token_id) in enumerate(zip(rows, token.tolist(), strict=True)):
@@ -104,7 +156,8 @@ def _generate(model: Decoder, source: Source, limits: Tensor, choose: Choose, bo
             outputs[i].append(token_id)
             if token_id == eos or len(outputs[i]) >= max_lens[i]:
                 ids = outputs[i][:-1] if token_id == eos else outputs[i]
-                finished[i] = Hypothesis(ids, float(total[row]) / len(outputs[i]) ** penalty if scored else None)
+                score = float(total[row]) / len(outputs[i]) ** penalty if scored else None
+                finished[i] = Hypothesis(ids, score, parts[i] if logprobs else None)
                 rows[row] = -1
 
         # Shrink the batch once enough sentences are finished.
@@ -114,13 +167,15 @@ def _generate(model: Decoder, source: Source, limits: Tensor, choose: Choose, bo
         if len(stay) <= SHRINK * len(rows):
             kept = torch.tensor(stay, dtype=torch.long, device=source.device)
             state, token, total = reorder((state, token, total), kept)
+            history = history.index_select(0, kept) if reads_history else history
             rows = [rows[row] for row in stay]
     return [hypothesis for hypothesis in finished if hypothesis is not None]
 
 
 @torch.inference_mode()
 def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, eos: int, width: int,
-         penalty: float = 1.0) -> list[list[Hypothesis]]:  # fmt: skip
+         penalty: float = 1.0, logprobs: bool = False, processor: LogitsProcessor | None = None,
+         allocation: Allocation | None = None, recorder: SearchTrace | None = None) -> list[list[Hypothesis]]:  # fmt: skip
     """Keep the `width` best unfinished outputs at each step; return the best finished ones of each sentence, best first.
 
     A sentence is done when it has `width` finished outputs, or at its limit, where unfinished outputs count as finished.
@@ -129,32 +184,61 @@ def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, e
     """
     if width < 1:
         raise ValueError(f"width {width}; use a beam of 1 or more")
-    finished: list[list[tuple[float, list[int]]]] = [[] for _ in range(len(source))]
+    finished: list[list[Hypothesis]] = [[] for _ in range(len(source))]
     sentence = torch.arange(len(source), device=source.device)  # (B,): the sentence of each line of beams
     state = reorder(model.start(source), sentence[:, None].expand(-1, width))  # (B · W, ...)
-    token = (torch.zeros(len(source), dtype=torch.long, device=source.device) + bos).repeat_interleave(width)
+    prompt = _start_tokens(source, bos)  # (B, P)
+    token = prompt[:, -1].repeat_interleave(width)
     score = torch.full((len(source), width), -math.inf, device=source.device)
     score[:, 0] = 0.0  # all beams start equal: only the first is extended at the first step
     active = torch.ones_like(sentence, dtype=torch.bool)
     output = token.new_empty(len(source), width, 0)  # (B, W, t)
+    parts = score.new_empty(len(source), width, 0)  # (B, W, t): log-probabilities of the output, if wanted
     while len(sentence):
         # One step: the 2W best extensions of each sentence's beams.
         logits, state = model.step(token, state)  # (B · W, V)
-        offset = score - _log_normalizer(model, logits).view_as(score)  # added to each beam's logits
-        best, parent, token = _extend(offset, logits, min(2 * width, width * logits.shape[-1]))  # (B, 2W)
+        normalizer = _log_normalizer(model, logits).view_as(score)
+        offset, scores = score - normalizer, logits  # the offset is added to each beam's scores
         length = output.shape[-1] + 1
+        at_limit = length >= limits[sentence]
+        history = _join_history(prompt, sentence, output) if processor is not None or recorder is not None else output
+        if processor is not None:
+            progress = Progress(history, length - 1, at_limit.repeat_interleave(width))
+            offset, scores = score, processor(logits - normalizer.flatten()[:, None], progress)
+        if allocation is None:
+            best, parent, token = _extend(offset, scores, min(2 * width, width * logits.shape[-1]))  # (B, 2W)
+        else:
+            best, parent, token = allocation.extend(offset, scores, length)  # (B, N)
 
         # Collect the candidates that end here: at an end token, or at the limit of their sentence.
-        at_limit = length >= limits[sentence]
         ends = (token == eos) | at_limit[:, None]
         row, rank = (ends[:, :width] & best[:, :width].isfinite() & active[:, None]).nonzero().T
         ended = torch.cat((output[row, parent[row, rank]], token[row, rank][:, None]), -1).tolist()
-        for i, ids, total in zip(sentence[row].tolist(), ended, best[row, rank].tolist(), strict=True):
-            finished[i].append((total / length**penalty, ids[:-1] if ids[-1] == eos else ids))
+        ended_parts: list[list[float] | None] = [None] * len(ended)
+        if logprobs:
+            flat = (parent * logits.shape[-1] + token).flatten(1)
+            added = logits.view(len(score), -1).gather(1, flat) - normalizer.gather(1, parent)  # (B, 2W)
+            ended_parts = torch.cat((parts[row, parent[row, rank]], added[row, rank][:, None]), -1).tolist()
+        for i, ids, total, each in zip(sentence[row].tolist(), ended, best[row, rank].tolist(), ended_parts, strict=True):
+            finished[i].append(Hypothesis(ids[:-1] if ids[-1] == eos else ids, total / length**penalty, each))
 
         # The W best candidates that do not end are the next beams.
-        score, kept = best.masked_fill(ends, -math.inf).topk(width)  # (B, W)
+        unfinished = best.masked_fill(ends, -math.inf)
+        if allocation is None:
+            score, kept = unfinished.topk(width)  # (B, W)
+        else:
+            kept = unfinished.isinf().int().argsort(stable=True, dim=1)[:, :width]  # the first
+            score = unfinished.gather(1, kept)
+        if recorder is not None:
+            done = torch.zeros_like(ends).index_put_((row, rank), torch.ones_like(row, dtype=torch.bool))
+            logs = logits.view(*offset.shape, -1) - normalizer[:, :, None]
+            lines = [i if now else -1 for i, now in zip(sentence.tolist(), active.tolist(), strict=True)]
+            recorder.record(lines, history.view(*offset.shape, -1), logs, (best, parent, token), done,
+                            kept.masked_fill(score.isinf(), -1))  # fmt: skip
         parent, token = parent.gather(1, kept), token.gather(1, kept)
+        if logprobs:
+            before = parts.gather(1, parent[:, :, None].expand(-1, -1, length - 1))
+            parts = torch.cat((before, added.gather(1, kept)[:, :, None]), -1)
         output = torch.cat((output.gather(1, parent[:, :, None].expand(-1, -1, length - 1)), token[:, :, None]), -1)
 
         # Sentences that are done leave, several at once.
@@ -164,14 +248,45 @@ def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, e
         if len(stay) > SHRINK * len(active):
             stay = torch.arange(len(active), device=source.device)
 
+        if allocation is not None:
+            allocation.keep(stay, kept.masked_fill(score.isinf(), -1)[stay])
+
         # Beams swap parents: each continues from the state of the beam it extends.
         state = reorder(state, stay[:, None] * width + parent[stay])
         token, score, output, sentence, active = reorder((token, score, output, sentence, active), stay)
+        parts = parts.index_select(0, stay) if logprobs else parts
         token = token.flatten()
     if not all(finished):
         raise ValueError("the model's scores are not numbers; its weights may be damaged: train again, or restore them")
-    best_first = (sorted(outputs, key=lambda output: -output[0])[:width] for outputs in finished)
-    return [[Hypothesis(tokens, total) for total, tokens in outputs] for outputs in best_first]
+    return [sorted(outputs, key=lambda output: -_score(output))[:width] for outputs in finished]
+
+
+def _start_tokens(source: Source, bos: int | Tensor) -> Tensor:
+    """The start token of each sentence, or its prompt: (B, P)."""
+    if isinstance(bos, Tensor) and bos.ndim == 2:
+        return bos
+    return (torch.zeros(len(source), dtype=torch.long, device=source.device) + bos)[:, None]
+
+
+def _join_history(prompt: Tensor, sentence: Tensor, output: Tensor) -> Tensor:
+    """The prompts (B, P) of sentences and the outputs of their beams (B, W, t), joined: (B · W, P + t)."""
+    width = output.shape[1]
+    return torch.cat((prompt[sentence].repeat_interleave(width, 0), output.flatten(0, 1)), 1)
+
+
+def _record_greedy(recorder: SearchTrace, model: Decoder, rows: list[int], history: Tensor, logits: Tensor, token: Tensor,
+                   eos: int, limits: list[int], prompt: int) -> None:  # fmt: skip
+    """A step of greedy search as that of a beam of 1; its score is the token's log-probability."""
+    logs = (logits - _log_normalizer(model, logits)[:, None])[:, None]  # (B, 1, V)
+    length = history.shape[1] - prompt + 1
+    ended = (token == eos) | torch.tensor([length >= limits[i] for i in rows], device=token.device)
+    candidates = logs[:, 0].gather(1, token[:, None]), torch.zeros_like(token)[:, None], token[:, None]
+    recorder.record(rows, history[:, None], logs, candidates, ended[:, None], torch.where(ended, -1, 0)[:, None])
+
+
+def _score(hypothesis: Hypothesis) -> float:
+    assert hypothesis.score is not None
+    return hypothesis.score
 
 
 def _extend(offset: Tensor, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

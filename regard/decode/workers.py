@@ -6,6 +6,7 @@ A decoding step is many small products: two cores that share each of them spend 
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextvars import copy_context
 from typing import TypeVar
 
 import torch
@@ -30,7 +31,7 @@ def map_in_threads(work: Callable[[Job], Result], jobs: Sequence[Job], workers: 
     cores = torch.get_num_threads()
     pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        pending = {pool.submit(work, job): job for job in jobs}
+        pending = {pool.submit(copy_context().run, work, job): job for job in jobs}  # jobs belong to the caller's context
         yield from ((pending[future], future.result()) for future in as_completed(pending))
     finally:
         try:

@@ -5,6 +5,7 @@ Shapes: B batch, Q queries, K keys, D width, H heads, E = D / H width of one hea
 
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,14 +16,14 @@ from regard.layers.cache import KeysValues
 from regard.layers.linear import Linear, affine
 from regard.layers.masks import causal_mask
 from regard.layers.shapes import join_heads, split_heads
+from regard.layers.tap import Tap, tap_of
 
-__all__ = ["Attention", "CosineAttention", "QKVWithoutKeyBias", "Tap", "attend", "attend_tapped"]
+__all__ = ["Attention", "CosineAttention", "QKVWithoutKeyBias", "attend", "attend_tapped"]
 
 Score = Callable[[Tensor, Tensor], Tensor]  # queries (..., Q, E) and keys (..., K, E) → scores (..., Q, K)
 Prepare = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # queries and keys (B, H, ·, E) → the same, to be compared
 Project = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]  # tokens → queries, keys and values (B, H, ·, E)
 Merge = Callable[[Tensor], Tensor]  # mixed values (B, H, Q, E) → tokens
-Tap = Callable[[Tensor], None]  # receives the weights (..., Q, K)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, score: Score | None = None,
@@ -139,9 +140,11 @@ class CosineAttention(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention, Figure 2 of https://arxiv.org/abs/1706.03762.
 
-    `attn(x)` is self-attention, `attn(x, attn.keys_values(memory))` cross-attention.  If `tap` is set (see `watch`), it
-    receives the weights, and the explicit path runs instead of the fused kernel.
+    `attn(x)` is self-attention, `attn(x, attn.keys_values(memory))` cross-attention.  While it is watched (see `watch`),
+    the explicit path runs instead of the fused kernel.
     """
+
+    watchable: ClassVar[bool] = True
 
     def __init__(self, dim: int, heads: int, dropout: float = 0.0, *, width: int = 0, scale: float | None = None,
                  bias: bool = True, project: type[Linear] | type[QKVWithoutKeyBias] = Linear,
@@ -157,7 +160,6 @@ class Attention(nn.Module):
         self.inner = heads * (width or dim // heads)  # width of all heads together
         self.qkv = project(dim, 3 * self.inner, bias)  # rows: queries, keys, values
         self.out = Linear(self.inner, dim, bias)
-        self.tap: Tap | None = None
         nn.init.xavier_uniform_(self.qkv.weight)  # as one matrix: smaller by √2 than three; post-norm needs it
         nn.init.xavier_uniform_(self.out.weight)
         for layer in (self.qkv, self.out) if bias else ():
@@ -187,7 +189,7 @@ class Attention(nn.Module):
         q, k, v = project(x)
         if self.prepare is not None:
             q, k = self.prepare(q, k)
-        mixed = attend_tapped(self.tap, q, k, v, scale=self.scale, bias=bias, mask=mask, causal=causal, dropout=dropout)
+        mixed = attend_tapped(tap_of(self), q, k, v, scale=self.scale, bias=bias, mask=mask, causal=causal, dropout=dropout)
         return merge(mixed)
 
     def forward(self, x: Tensor, memory: KeysValues | None = None, *, bias: Tensor | None = None,

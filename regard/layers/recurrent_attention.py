@@ -3,23 +3,27 @@
 Shapes: B sources, W beams of each, R = B · W rows, S source length, H width of a state, D width of the source.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
-from regard.layers.attention import Tap, attend
+from regard.layers.attention import attend
 from regard.layers.cache import KeysValues
 from regard.layers.scores import RecurrentScore
+from regard.layers.tap import tap_of
 
 __all__ = ["CrossAttention", "source_of_rows"]
 
 
 class CrossAttention(nn.Module):
-    """Attention of a decoder's state to the source, one head.  If `tap` is set (see `watch`), it receives the weights."""
+    """Attention of a decoder's state to the source, one head."""
+
+    watchable: ClassVar[bool] = True  # by `watch`
 
     def __init__(self, score: RecurrentScore):
         super().__init__()
         self.score = score
-        self.tap: Tap | None = None
 
     def keys_values(self, memory: Tensor) -> KeysValues:
         """Project the source (B, S, D) once: keys (B, 1, S, ·) and values (B, 1, S, D)."""
@@ -30,8 +34,8 @@ class CrossAttention(nn.Module):
         """States (B, W, H) → contexts (B, W, D) and attention weights (B, W, S)."""
         mixed, weights = attend(hidden[:, None], *memory, score=self.score, mask=mask, need_weights=True)
         assert weights is not None
-        if self.tap is not None:
-            self.tap(weights)
+        if (tap := tap_of(self)) is not None:
+            tap(weights)
         return mixed[:, 0], weights[:, 0]
 
 

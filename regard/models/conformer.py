@@ -45,6 +45,7 @@ from regard.layers.mlp import MLP
 from regard.layers.norm import PreNorm
 from regard.layers.positions import SinusoidalDistances, SinusoidalPositions
 from regard.layers.shapes import to_channels_last, to_frames, to_tokens
+from regard.layers.tap import tap_of
 
 __all__ = ["SIZES", "Conformer", "ConformerConfig", "Utterances"]
 
@@ -210,7 +211,7 @@ class ConformerBlock(nn.Module):
         q, bias = self.position_bias(q, distances)
         if mask is not None and not torch.is_grad_enabled():  # `attend` would copy the bias, which no one else reads
             bias, mask = bias.masked_fill_(~mask, -math.inf), None
-        return attn.merge(attend_tapped(attn.tap, q, k, v, bias=bias, mask=mask, dropout=dropout))
+        return attn.merge(attend_tapped(tap_of(attn), q, k, v, bias=bias, mask=mask, dropout=dropout))
 
 
 class Conformer(nn.Module):

@@ -24,7 +24,7 @@ queries.
 import math
 from dataclasses import field
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +32,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from regard.config import STRICT, check_model, require_min
-from regard.layers.attention import Tap, attend_tapped
+from regard.layers.attention import attend_tapped
 from regard.layers.biases import GeometricPrior
 from regard.layers.conv import ConvNorm, Residual, batch_norm
 from regard.layers.dropout import drop_path_rates
@@ -41,6 +41,7 @@ from regard.layers.local_attention import LocalAttention, ShiftedLayout
 from regard.layers.masks import neighborhood_mask
 from regard.layers.scores import ScalarScore, absolute_distance, product, squared_distance, summed
 from regard.layers.shapes import check_channels, from_neighborhoods, to_neighborhoods
+from regard.layers.tap import tap_of
 
 __all__ = ["SIZES", "LRNet", "LRNetConfig", "LocalRelation"]
 
@@ -86,9 +87,11 @@ SIZES = {  # section 4.1
 class LocalRelation(nn.Module):
     """Each position attends to its neighbourhood: section 3 of the paper.
 
-    The weight of neighbour p for position p' is the softmax of score(q(p'), k(p)) + prior(p - p').  While `tap` is set, the
+    The weight of neighbour p for position p' is the softmax of score(q(p'), k(p)) + prior(p - p').  While it is watched, the
     neighbourhoods are gathered and go through `attend`; else `LocalAttention` computes the same without gathering.
     """
+
+    watchable: ClassVar[bool] = True  # by `watch`
 
     def __init__(self, inputs: int, outputs: int, kernel: int, channels_per_head: int, score: ScalarScore, stride: int = 1):
         super().__init__()
@@ -98,7 +101,6 @@ class LocalRelation(nn.Module):
         self.value = nn.Conv2d(inputs, outputs, 1, bias=False)
         self.query_key = nn.Conv2d(outputs, 2 * self.heads, 1)
         self.prior = GeometricPrior(self.heads, kernel)
-        self.tap: Tap | None = None
         nn.init.kaiming_normal_(self.value.weight, nonlinearity="relu")
         nn.init.normal_(self.query_key.weight, std=outputs**-0.5)
 
@@ -109,7 +111,7 @@ class LocalRelation(nn.Module):
         q = q[:, :, :: self.stride, :: self.stride]  # (B, H, Y, X)
         rows, columns = x.shape[2:]
         mask = neighborhood_mask(rows, columns, self.kernel, self.stride, x.device)  # (Y · X, R · R)
-        attend_locally = self.shift if self.tap is None else self.gather
+        attend_locally = self.shift if tap_of(self) is None else self.gather
         padded = F.pad(v, (0, 0, 0, 0, 0, self.padding)) if self.padding else v  # (B, H · E, Y · S, X · S)
         return attend_locally(q, k, padded, mask)[:, : v.shape[1]]
 
@@ -126,7 +128,7 @@ class LocalRelation(nn.Module):
         q = q.flatten(2)[..., None, None]  # (B, H, Y · X, 1, 1)
         k = to_neighborhoods(k, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, 1)
         v = to_neighborhoods(v, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, E)
-        tap = self.tap
+        tap = tap_of(self)
         mixed = attend_tapped(tap and (lambda weights: tap(weights.squeeze(3))), q, k, v, score=summed(self.score),
                               bias=self.prior()[:, None, None], mask=mask[:, None])  # (B, H, Y · X, 1, E)  # fmt: skip
         return from_neighborhoods(mixed, rows)

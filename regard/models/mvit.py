@@ -23,19 +23,20 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import field
 from functools import partial
-from typing import Literal, NamedTuple, cast
+from typing import ClassVar, Literal, NamedTuple, cast
 
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from regard.config import STRICT, check_model, require_divisible, require_min
-from regard.layers.attention import Tap, attend_tapped
+from regard.layers.attention import attend_tapped
 from regard.layers.biases import DecomposedPositionBias
 from regard.layers.dropout import Dropout, DropPath, drop_path_rates
 from regard.layers.linear import Linear
 from regard.layers.positions import LearnedGridPositions
 from regard.layers.shapes import check_channels, join_heads, split_heads, to_grid, to_tokens
+from regard.layers.tap import tap_of
 
 __all__ = ["SIZES", "MViT", "MViTConfig"]
 
@@ -162,6 +163,8 @@ class PoolingAttention(nn.Module):
                └─ v ─ pool ─┘
     """
 
+    watchable: ClassVar[bool] = True  # by `watch`
+
     def __init__(self, plan: PoolPlan, c: MViTConfig):
         super().__init__()
         self.heads, self.strides, self.residual = plan.heads, (plan.queries, plan.keys), c.residual == "queries"
@@ -173,7 +176,6 @@ class PoolingAttention(nn.Module):
         self.pool_k, self.pool_v = pool(plan.keys, before), pool(plan.keys, before)
         finer = plan.side // min(self.strides)  # side of the finer grid
         self.bias = DecomposedPositionBias(width, finer, before) if c.positions == "relative" else None  # V2
-        self.tap: Tap | None = None
 
     def pooled_grids(self, grid: Grid) -> tuple[Grid, Grid]:
         """Rows and columns of its queries (and so of its output) and of its keys, for tokens on this grid."""
@@ -185,7 +187,7 @@ class PoolingAttention(nn.Module):
         q, k, v = split_heads(self.qkv(x), self.heads, 3)  # (B, H, T, E)
         q, k, v = self.pool_q(q, grid), self.pool_k(k, grid), self.pool_v(v, grid)  # (B, H, Q, E), (B, H, K, E) twice
         bias = None if self.bias is None else self.bias(q, *self.pooled_grids(grid))  # (B, H, Q, K)
-        mixed = attend_tapped(self.tap, q, k, v, bias=bias)  # (B, H, Q, E)
+        mixed = attend_tapped(tap_of(self), q, k, v, bias=bias)  # (B, H, Q, E)
         return self.out(join_heads(mixed + q if self.residual else mixed))  # (B, Q, inner)
 
 

@@ -39,6 +39,7 @@ from regard.layers.masks import window_mask
 from regard.layers.mlp import MLP, gelu
 from regard.layers.norm import PreNorm, ResPostNorm
 from regard.layers.shapes import check_channels, to_patches, to_windows
+from regard.layers.tap import tap_of
 
 __all__ = ["SIZES", "Block", "Swin", "SwinConfig", "attention_received", "plan_windows"]
 
@@ -191,7 +192,7 @@ class Stage(nn.Module):
             x = pad_to_multiple(x, 2)
             squares = to_windows(x, 2).flatten(1)  # (B · ⌈Y / 2⌉ · ⌈X / 2⌉, 4 D)
             x = self.merge(squares).view(len(x), x.shape[1] // 2, x.shape[2] // 2, -1)
-        watched = any(block.attn.tap is not None for block in self.blocks)  # a tap gets the whole batch in one call
+        watched = any(tap_of(block.attn) is not None for block in self.blocks)  # a tap gets the whole batch in one call
         if watched or torch.is_grad_enabled():
             return self._run(x)
         return torch.cat([self._run(images) for images in x.split(max(1, CHUNK // (x.shape[1] * x.shape[2])))])

@@ -30,6 +30,7 @@ from regard.data.text.dataset import require_special
 from regard.data.text.tokenizer import Tokenizer
 from regard.decode import search
 from regard.decode.fast import decoder
+from regard.decode.logits_processors import logits_processor
 from regard.decode.search import Hypothesis
 from regard.models.image_encoder import CaptionFeatures
 from regard.tasks.loss import linear_cross_entropy
@@ -98,16 +99,19 @@ class ImageCaptioner:
 
     def search(self, x: Tensor, beam: int, penalty: float) -> list[list[Hypothesis]]:
         """Model input (B, C, Y, X) → the captions of each image as token ids, best first."""
-        special, steps = self.tokenizer.special, decoder(self.model)
-        limits = torch.full((len(x),), int(min(self.run.data.max_len + 1, self.model.max_len)), device=x.device)
+        special, steps, decode = self.tokenizer.special, decoder(self.model), self.run.decode
+        longest = int(min(decode.max_length or self.run.data.max_len + 1, self.model.max_len))
+        limits = torch.full((len(x),), longest, device=x.device)
+        processor = logits_processor(decode, special.eos)
         if beam == 1:
-            found = search.greedy(steps, x, limits, bos=special.bos, eos=special.eos, penalty=penalty, scored=True)
+            found = search.greedy(steps, x, limits, bos=special.bos, eos=special.eos, penalty=penalty, scored=True,
+                                  processor=processor)  # fmt: skip
             return [[hypothesis] for hypothesis in found]
-        return search.beam(steps, x, limits, width=beam, bos=special.bos, eos=special.eos, penalty=penalty)
+        return search.beam(steps, x, limits, width=beam, bos=special.bos, eos=special.eos, penalty=penalty, processor=processor)
 
     def _caption(self, hypotheses: list[Hypothesis]) -> Caption:
         decode, pieces = self.tokenizer.decode, self.tokenizer.ids_to_tokens
-        best = [Caption(decode(ids), pieces(ids), ids, score) for ids, score in hypotheses]
+        best = [Caption(decode(ids), pieces(ids), ids, score) for ids, score, _ in hypotheses]
         return Caption(best[0].text, best[0].tokens, best[0].ids, best[0].score, best)
 
     def to_input(self, image: str | Path | Bytes) -> Tensor:

@@ -22,6 +22,7 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.windows import WindowBatch, all_windows, windows
 from regard.decode import search
 from regard.decode.fast import decoder
+from regard.decode.logits_processors import logits_processor
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, evaluate
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
@@ -71,8 +72,9 @@ class TextGenerator:
     ) -> Iterator[str]:  # fmt: skip
         """The text that follows a prompt, piece by piece; the pieces joined are what `generate` returns.
 
-        At most `tokens` tokens (by default 200, or what the context leaves), sampled as `search.sampler` describes; a temperature
-        of 0 is greedy.  It ends before the first of the strings in `stop`, or where the model ends a text.
+        At most `tokens` tokens (by default the run's `decode.max_length`, or 200, or what the context leaves), sampled as
+        `search.sampler` describes; a temperature of 0 is greedy.  It ends before the first of the strings in `stop`, or where the
+        model ends a text.
         """
         ids, tokens = self._encode(prompt, tokens)
         if not 0 <= seed < 2**63:
@@ -86,7 +88,8 @@ class TextGenerator:
         if temperature != 0:
             choose = search.sampler(torch.Generator(device).manual_seed(seed), temperature, top_k, top_p)
         source = torch.tensor([ids], device=device)  # (1, S)
-        generated = search.stream(decoder(self.model), source, choose, bos=source[:, -1], limit=tokens)
+        processor = logits_processor(self.run.decode, self.tokenizer.special.eos)
+        generated = search.stream(decoder(self.model), source, choose, bos=source, limit=tokens, processor=processor)
         return _cut_at_stop(stop, self._decode(ids, generated))
 
     def _encode(self, prompt: str, tokens: int | None) -> tuple[list[int], int]:
@@ -101,7 +104,7 @@ class TextGenerator:
         if tokens is not None and tokens > room:
             raise ValueError(f"a prompt of {len(ids):,} tokens and {tokens:,} more; this model's context length is "
                              f"{self.context:,}: ask for at most {room:,}")  # fmt: skip
-        return ids, min(DEFAULT_TOKENS, room) if tokens is None else tokens
+        return ids, min(self.run.decode.max_length or DEFAULT_TOKENS, room) if tokens is None else tokens
 
     def _start_ids(self) -> list[int]:
         """What an empty prompt stands for: the end of a text, or of a line."""

@@ -28,6 +28,7 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.decode import search
 from regard.decode.ctc import JointDecoder, align, best_path, prefix_beam
 from regard.decode.fast import decoder
+from regard.decode.logits_processors import logits_processor
 from regard.decode.search import Hypothesis
 from regard.decode.step import Decoder
 from regard.models.conformer import ConformerConfig, Utterances
@@ -176,7 +177,7 @@ class Transcriber:
             found = self._search_tokens(source, sizes + 1, beam, penalty)  # a token takes a frame at least
         kept = [None] * len(frames) if ctc is None or not log_probs else [
             row[:size] for row, size in zip(ctc, sizes.tolist(), strict=True)]  # fmt: skip
-        return [Recognized(ids, score or 0.0, row) for (ids, score), row in zip(found, kept, strict=True)]
+        return [Recognized(ids, score or 0.0, row) for (ids, score, _), row in zip(found, kept, strict=True)]
 
     def to_text(self, tokens: Sequence[int]) -> str:
         """The text of token ids, with single spaces."""
@@ -191,9 +192,12 @@ class Transcriber:
         model: Any = self.model
         special, weight = self.tokenizer.special, self.run.model.ctc_weight
         steps: Decoder = JointDecoder(model, weight, special.eos) if weight else decoder(model)
+        limits = limits.clamp(max=self.run.decode.max_length) if self.run.decode.max_length else limits
+        ends: dict[str, Any] = {"bos": special.bos, "eos": special.eos, "penalty": penalty,
+                                "processor": logits_processor(self.run.decode, special.eos)}  # fmt: skip
         if beam == 1:
-            return search.greedy(steps, source, limits, bos=special.bos, eos=special.eos, penalty=penalty)
-        found = search.beam(steps, source, limits, width=beam, bos=special.bos, eos=special.eos, penalty=penalty)
+            return search.greedy(steps, source, limits, **ends)
+        found = search.beam(steps, source, limits, width=beam, **ends)
         return [hypotheses[0] for hypotheses in found]
 
     def _blocks(self, sound: str | Path | Samples, seconds: float) -> Iterable[Tensor]:

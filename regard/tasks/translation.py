@@ -3,10 +3,11 @@
 Labelled texts are pairs too, whose target is the name of the class; several sets make a mixture, each with its prefix (T5).
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,17 +23,24 @@ from regard.data.text.batches import PairBatch, all_pair_batches, pad, pair_batc
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, prepare_pairs, require_special
 from regard.data.text.mixture import MixedStore
+from regard.data.text.references import choose_references
+from regard.data.text.rows import ReadNotes
 from regard.data.text.splits import find_split, source_names, task_prefixes
 from regard.data.text.store import PairStore, TextStore
 from regard.data.text.tokenizer import Tokenizer, to_ids
 from regard.decode import search
+from regard.decode.constraints import Constraint, constrained, required_phrases
 from regard.decode.fast import decoder
+from regard.decode.logits_processors import logits_processor
 from regard.decode.search import Hypothesis
 from regard.decode.workers import map_in_threads
+from regard.layers.tap import attention_modules, tap_of
+from regard.tasks.coverage import source_coverage
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score
 from regard.tasks.mixing import mix_parts
 from regard.tasks.overlap import trained_texts
+from regard.tasks.paragraphs import SentenceTranslator, Translation, translate_texts
 from regard.tasks.scoring import score_translations
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 
@@ -52,17 +60,6 @@ class EncoderDecoder(Protocol):
 
     def features(self, source: Tensor, target: Tensor) -> Tensor:
         """What the output layer reads: (B, S) and (B, T) → (B, T, D)."""
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One answer: its text, tokens, ids and score, and the n best answers, itself first."""
-
-    text: str
-    tokens: list[str]
-    ids: list[int]
-    score: float | None  # log-probability / length ** penalty; of a greedy answer or a sample only if asked for
-    n_best: list["Translation"] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -98,14 +95,14 @@ class Translator:
         return int(min(self.run.data.max_len, self._context - 1))
 
     def max_answer(self, source: int, wanted: int | None = None) -> int:
-        """The most tokens of an answer to a source of that many: the wanted number, else enough for any but a repetition."""
-        return int(min(2 * source + 20 if wanted is None else wanted, self._context))
+        """The most tokens of an answer to a source of that many: as wanted, else the run's, else more than it needs."""
+        return int(min(wanted or self.run.decode.max_length or 2 * source + 20, self._context))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids without an end token; a sentinel such as <extra_id_0> is one token, if the model knows sentinels."""
         if isinstance(texts, str):
             raise ValueError("translate wants a list of sentences, not one string; put it in brackets")
-        ids = self.tokenizer.special.sentinels
+        ids = self.tokenizer.special.sentinels if all(isinstance(text, str) for text in texts) else ()
         known = {name: [token] for name, token in zip(self.tokenizer.ids_to_tokens(ids), ids, strict=True)}
         pieces = [re.split(r"(<extra_id_\d+>)", text) if known else [text] for text in texts]
         encoded = iter(self.tokenizer.encode([piece for text in pieces for piece in text]))
@@ -117,17 +114,28 @@ class Translator:
             raise ValueError(f"sentence {number} has {len(ids):,} tokens; this model takes at most {self.max_len}: "
                              f"split it into sentences")  # fmt: skip
 
+    @property
+    def splits(self) -> bool:
+        """Whether texts are split into sentences by default: not if the model was trained with task prefixes or sentinels."""
+        return not self.prefixes and not self.tokenizer.special.sentinels
+
     def translate(
         self, texts: Sequence[str] | Sequence[list[int]], *, beam: int | None = None, n_best: int = 1,
         length_penalty: float | None = None, tokens: int | None = None, batch: int | None = None,
         temperature: float | None = None, top_k: int = 0, top_p: float = 1.0, seed: int = 0, scored: bool = False,
+        split: bool | None = None, protect: bool | None = None, details: bool = False,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[Translation]:  # fmt: skip
-        """Translate sentences, given as text or as the token ids that `encode` returns.
+        """Translate texts, or single sentences as the token ids that `encode` returns.
+
+        A text is split into lines and sentences, translated and put together again with its spaces and line breaks; a sentence that
+        is too long is cut at a clause or a word.  `split=False` keeps one as one, and refuses a too long one by its number.
+        Placeholders, tags, URLs, e-mail addresses, emoji and numbers are kept as they are, unless `protect=False`.  Both are off for
+        models with task prefixes or sentinels unless asked for.  Of token ids nothing is split or protected.
 
         `beam` and `length_penalty` are the run's unless given; with a `temperature` an answer is sampled instead of searched for.
-        `tokens` is the most tokens of an answer.  Greedy answers and samples have scores only if `scored`.
-        An empty sentence stays empty; a too long one is refused by its number.
+        `tokens` is the most tokens of the answer to a sentence.  Greedy answers and samples have scores only if `scored`.
+        `details` asks for the probability of each token and the coverage of the source by attention.  An empty text stays empty.
         """
         decode = self.run.decode
         width, size = decode.beam_size if beam is None else beam, decode.batch_size if batch is None else batch
@@ -137,33 +145,79 @@ class Translator:
         _check_options(width, n_best, size, penalty, temperature, top_k, top_p, seed)
         if tokens is not None and tokens < 1:
             raise ValueError(f"answers of {tokens} tokens; ask for 1 or more")
-        sources = to_ids(texts, self.encode)
-        for number, ids in enumerate(sources, 1):
-            self.require_short(ids, number)
         sampling = None if temperature is None else Sampling(temperature, top_k, top_p, seed)
-        answers = self.search(sources, beam=1 if sampling else width, batch=size, penalty=penalty, scored=scored,
-                              tokens=tokens, sampling=sampling, progress=progress)  # fmt: skip
-        return [self._translation(hypotheses[:n_best]) for hypotheses in answers]
 
-    def _translation(self, hypotheses: list[Hypothesis]) -> Translation:
+        def translate_ids(sources: list[list[int]], phrases: list[list[list[int]]] | None) -> list[Translation]:
+            for number, ids in enumerate(sources, 1):
+                self.require_short(ids, number)
+
+            def report(done: int) -> None:  # in texts, of which each may have several sentences
+                progress(done * len(texts) // len(sources))
+
+            answers = self.search(sources, beam=1 if sampling else width, batch=size, penalty=penalty, scored=scored,
+                                  logprobs=details, tokens=tokens, sampling=sampling, constraints=phrases, progress=report)  # fmt: skip
+            best = [self._translation(ids, found[:n_best]) for ids, found in zip(sources, answers, strict=True)]
+            if details:
+                covered = source_coverage(self.model, self.tokenizer.special, sources, [answer.ids for answer in best])
+                best = [replace(answer, coverage=part) for answer, part in zip(best, covered, strict=True)]
+            return best
+
+        sources = to_ids(texts, self.encode)
+        if texts and isinstance(texts[0], list):
+            return translate_ids(sources, None)
+        split, protect = self.splits if split is None else split, self.splits if protect is None else protect
+        how = SentenceTranslator(self.encode, partial(self.decode_ids, self.tokenizer), self.tokenizer.ids_to_tokens, translate_ids,
+                                 self.max_len, self.tokenizer.special.unk, penalty)  # fmt: skip
+        return translate_texts(how, texts, sources, split, protect)  # type: ignore[arg-type]
+
+    def _translation(self, source: list[int], hypotheses: list[Hypothesis]) -> Translation:
         best = [
-            Translation(self.decode_ids(self.tokenizer, ids), self.tokenizer.ids_to_tokens(ids), ids, score)
-            for ids, score in hypotheses
-        ]
-        return Translation(best[0].text, best[0].tokens, best[0].ids, best[0].score, best)
+            Translation(
+                self.decode_ids(self.tokenizer, ids), self.tokenizer.ids_to_tokens(ids), ids, score,
+                probabilities=[math.exp(logprob) for logprob in (logprobs or [])[: len(ids)]],
+                source_tokens=len(source), unknown=source.count(self.tokenizer.special.unk),
+            )
+            for ids, score, logprobs in hypotheses
+        ]  # fmt: skip
+        return replace(best[0], n_best=best)
 
     def search(
         self, sources: Sequence[list[int]], *, beam: int, batch: int, penalty: float, scored: bool = False,
-        tokens: int | None = None, sampling: Sampling | None = None, progress: Callable[[int], None] = lambda done: None,
+        logprobs: bool = False, tokens: int | None = None, sampling: Sampling | None = None,
+        constraints: Sequence[Sequence[Constraint]] | None = None, progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
-        """Token ids in, token ids out: the answers to each sentence, best first, in the order of the sentences."""
+        """Token ids in, token ids out: the answers to each sentence, best first, in the order of the sentences.
+
+        `logprobs` asks for the log-probability of each token.  `constraints` are phrases, for each sentence, that its answers
+        must contain: each is a list of token ids, or a list of such alternatives.
+        """
         special, device = self.tokenizer.special, next(self.model.parameters()).device
-        ends: dict[str, Any] = {"bos": special.bos, "eos": special.eos, "penalty": penalty}
+        processor = logits_processor(self.run.decode, special.eos)
+        ends: dict[str, Any] = {"bos": special.bos, "eos": special.eos, "penalty": penalty, "logprobs": logprobs,
+                                "processor": processor}  # fmt: skip
         generator, steps = torch.Generator(device).manual_seed(sampling.seed if sampling else 0), decoder(self.model)
+
+        if constraints is not None and sampling is not None:
+            raise ValueError("phrases cannot be required of a sample; leave out the temperature")
+        if constraints is not None and len(constraints) != len(sources):
+            raise ValueError(f"constraints for {len(constraints)} sentences, got {len(sources)}; give a list for each")
+        required = None if constraints is None else [required_phrases(phrases, special.eos) for phrases in constraints]
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
             source = pad([sources[row] for row in rows], special).to(device)
             limits = torch.tensor([self.max_answer(len(sources[row]), tokens) for row in rows], device=device)
+            if required is None or not any(required[row].phrases for row in rows):
+                return plain(source, limits)
+            needs = [required[row] for row in rows]
+            more = torch.tensor([sum(need.shortest) if tokens is None else 0 for need in needs], device=device)
+            return constrained(
+                source, limits, (limits + more).clamp(max=int(min(self._context, 2**31))), needs, width=beam, eos=special.eos,
+                decode=self.run.decode, plain=plain,
+                beam=lambda source, limits, width, allocation: search.beam(
+                    steps, source, limits, width=width, allocation=allocation, **ends),
+            )  # fmt: skip
+
+        def plain(source: Tensor, limits: Tensor) -> list[list[Hypothesis]]:
             if sampling is not None:
                 drawn = search.sample(steps, source, limits, **ends, scored=scored, generator=generator,
                                       temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)  # fmt: skip
@@ -172,7 +226,7 @@ class Translator:
                 return [[hypothesis] for hypothesis in search.greedy(steps, source, limits, **ends, scored=scored)]
             return search.beam(steps, source, limits, width=beam, **ends)
 
-        empty = Hypothesis([], 0.0 if scored or (beam > 1 and sampling is None) else None)
+        empty = Hypothesis([], 0.0 if scored or (beam > 1 and sampling is None) else None, [] if logprobs else None)
         answers = [[empty] for _ in sources]
         order = sorted((row for row, ids in enumerate(sources) if ids), key=lambda row: -len(sources[row]))
         threads = 1 if sampling else self._threads(len(order))  # samples come from one random stream
@@ -191,7 +245,7 @@ class Translator:
         threads = max(1, min(torch.get_num_threads(), MAX_THREADS, sentences // MIN_SENTENCES))
         if threads == 1 or next(self.model.parameters()).device.type != "cpu":
             return 1
-        watched = any(getattr(part, "tap", None) for part in self.model.modules())
+        watched = any(tap_of(part) is not None for part in attention_modules(self.model).values())
         return 1 if watched else threads  # `watch` collects the steps in their order
 
     @property
@@ -251,7 +305,7 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
 
 
 def _samples(translator: Translator, dataset: TextDataset) -> list[str]:
-    answers = translator.translate([source for source, _ in dataset.samples], beam=1)
+    answers = translator.translate([source for source, _ in dataset.samples], beam=1, split=False, protect=False)
     pairs = zip(dataset.samples, answers, strict=True)
     return [f"{source}  →  {answer.text}   (wanted: {wanted})" for (source, wanted), answer in pairs]
 
@@ -275,11 +329,18 @@ class TranslatedSplit(NamedTuple):
     answers: list[str]
 
 
-def read_references(data: TextData, split: str, name: str = "", limit: int | None = None) -> tuple[list[str], list[list[str]]]:
+def read_references(data: TextData, split: str, name: str = "", limit: int | None = None,
+                    report: Report = lambda line: None) -> tuple[list[str], list[list[str]]]:  # fmt: skip
     """The sentences of a split, or of a file, and the reference translations of each; of a mixture, those of the set `name`."""
-    pairs = list(islice(find_split(data, split, name).pairs(), limit))
-    if not pairs:
+    found, notes = find_split(data, split, name), ReadNotes(data.strict)
+    rows = list(islice(found.references(notes) if found.references else found.pairs(), limit))
+    for line in notes.lines():
+        report(line)
+    if not rows:
         raise ValueError(f"{split} is empty; give a file with source and target on each line")
+    if found.references:
+        return [row[0] for row in rows], choose_references(rows, len(data.columns.split(",")) - 1)
+    pairs = [(row[0], row[1]) for row in rows]
     if not (name in SOURCES and SOURCES[name].several):
         return [source for source, _ in pairs], [[target] for _, target in pairs]
     grouped: dict[str, list[str]] = {}
@@ -290,7 +351,7 @@ def read_references(data: TextData, split: str, name: str = "", limit: int | Non
 
 def translate_split(translator: Translator, split: str, options: ScoreOptions, name: str = "") -> TranslatedSplit:
     """Translate one split; a sentence too long for the model gets an empty translation."""
-    sources, references = read_references(translator.run.data, split, name, options.limit)
+    sources, references = read_references(translator.run.data, split, name, options.limit, options.report)
     encoded = translator.encode(sources)
     short = [ids if len(ids) <= translator.max_len else [] for ids in encoded]
     if cut := sum(bool(ids) for ids in encoded) - sum(bool(ids) for ids in short):

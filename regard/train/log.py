@@ -9,14 +9,18 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from torch.utils.tensorboard.writer import SummaryWriter
 
 from regard.data.files import write_atomic
 from regard.run_folder import RunFolder
+from regard.train.estimate import StepTimer, Throttle, duration
 from regard.train.parallel import World
 
-__all__ = ["Log", "StopRequest", "progress_bar", "stop_on_signal"]
+__all__ = ["Log", "StopRequest", "TrainingProgress", "progress_bar", "stop_on_signal"]
+
+SECONDS_PER_LINE = 30.0  # of a training whose output is no terminal
+SECONDS_PER_REFRESH = 0.2  # of the bar
 
 
 class Log:
@@ -53,14 +57,38 @@ def _step_of(line: str) -> float:
         return math.inf
 
 
+class TrainingProgress:
+    """Step, loss, speed and time left: on a terminal a bar, elsewhere a line now and then."""
+
+    def __init__(self, console: Console, report: Callable[..., None], bar: Progress, task: TaskID, timer: StepTimer):
+        self.report, self.bar, self.task, self.timer = report, bar, task, timer
+        self.lines = not _draws(console)
+        self.due = Throttle(SECONDS_PER_LINE if self.lines else SECONDS_PER_REFRESH)
+
+    def update(self, step: int, loss: float, speed: str) -> None:
+        """Show where the training stands; call it after each step, it is shown when due."""
+        if self.due():
+            left, steps = f"{duration(self.timer.left(step))} left", self.timer.train.steps
+            if self.lines:
+                self.report(f"step {step:,} of {steps:,}: loss {loss:.3f}, {speed}, {left}")
+            else:
+                self.bar.update(self.task, completed=step, text=f"loss {loss:.3f} · {speed}", left=left)
+
+
+def _draws(console: Console) -> bool:
+    return console.is_interactive or console.is_jupyter
+
+
 @contextmanager
-def progress_bar(console: Console, name: str, steps: int, done: int) -> Iterator[Callable[[int, str], None]]:
-    """A bar with loss, throughput and time left; yields `update(step, text)`."""
+def progress_bar(
+    console: Console, report: Callable[..., None], name: str, timer: StepTimer, done: int
+) -> Iterator[TrainingProgress]:
+    """Show the progress of a training from the step `done` on."""
     columns = ("{task.description}", BarColumn(), "{task.completed:,}/{task.total:,}", TextColumn("{task.fields[text]}"),
-               TimeElapsedColumn(), TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(name, total=steps, completed=done, text="")
-        yield lambda step, text: progress.update(task, completed=step, text=text)
+               TimeElapsedColumn(), TextColumn("{task.fields[left]}"))  # fmt: skip
+    with Progress(*columns, console=console, transient=True, disable=not _draws(console)) as bar:
+        task = bar.add_task(name, total=timer.train.steps, completed=done, text="", left="")
+        yield TrainingProgress(console, report, bar, task, timer)
 
 
 class StopRequest:

@@ -18,12 +18,14 @@ from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
+from rich.text import Text
 from safetensors.torch import save as to_bytes
 from torch import nn
 
 from regard.config import Run, to_toml
 from regard.data.files import write_atomic
 from regard.data.position import DataPosition
+from regard.data.terminal import printable
 from regard.models import FAMILIES, load_weights, read_config, saved_tensors, state_tensors
 from regard.run_folder import RunFolder
 from regard.tasks import task_of
@@ -34,7 +36,9 @@ from regard.tasks.mixing import score_mixed
 from regard.tasks.task import Dataset, ScoreOptions, Task
 from regard.train import checkpoint, malloc
 from regard.train.card import card
+from regard.train.divergence import Divergence, unchanged
 from regard.train.ema import EMA
+from regard.train.estimate import StepTimer, checkpoint_bytes, memory_bytes, peak_memory, shortages, size
 from regard.train.log import Log, progress_bar, stop_on_signal
 from regard.train.mixed_losses import KEY, describe, first_losses, mixed_losses
 from regard.train.optim import learning_rate, make_optimizer
@@ -81,7 +85,7 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
                 training.report("all steps are done; to train on, raise train.steps")
             else:
                 files.write_description(training.run.family, dataclasses.asdict(training.run.model), VERSION)
-                write_atomic(files.run, to_toml(training.run).encode())
+                files.write_run(to_toml(training.run))
             world.wait()  # the others may read the folder now,
             world.wait()  # and have read it
             with closing(Log(files, training.state.step)) as log, malloc.keep_freed():
@@ -133,6 +137,10 @@ class _Training:
         with self.averaged():
             return evaluate(self.model, self.task.validation(self.run, self.dataset), self.task.loss)
 
+    def last_saved(self) -> int:
+        """The step of the newest checkpoint; 0 if there is none."""
+        return max((saved.step for saved in self.files.saved()), default=0)
+
     def mixed_losses(self) -> dict[str, float]:
         """The same for the data that is mixed in, by its name."""
         with self.averaged():
@@ -150,7 +158,9 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
     if world.is_main and files.started and not saved and not fresh and files.weights.exists():
         raise ValueError(f"{files.path} holds a model, but {files.checkpoints} no checkpoint of it; restore one, or start over "
                          f"with --fresh")  # fmt: skip
-    report = partial(console.print, soft_wrap=True, highlight=False, markup=False)
+    if not resuming:
+        files.refuse_foreign()
+    report = partial(_report, console)
     device, task = pick_device(run.train.device), task_of(run)
 
     # 1) A resumed run keeps its model; a fine-tuned one takes its tokenizer from another run.
@@ -165,7 +175,7 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
 
     # 2) The data, encoded; it decides the size of the vocabulary and the number of classes.
     with console.status("") as status:
-        dataset = task.prepare(run, tokenizer, report, lambda what, done: status.update(f"{what}: {done:,}"))
+        dataset = task.prepare(run, tokenizer, report, lambda what, done: status.update(Text(printable(f"{what}: {done:,}"))))
     if not resuming:
         vocab = read_config(Path(run.init))[1].vocab if run.init and dataset.tokenizer else None
         counted = {"vocab": vocab or dataset.tokenizer.vocab} if dataset.tokenizer else {}
@@ -198,10 +208,15 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
     # 5) What the loop needs.
     words = f", vocabulary of {dataset.tokenizer.vocab:,} tokens" if dataset.tokenizer else ""
     report(f"{run.family}: {sum(p.numel() for p in model.parameters()):,} parameters on {device}{words}")
+    t = run.train
+    report(f"{t.steps:,} steps of up to {task.batch_text(run, t.accumulate * world.size)}; weights, gradients and optimizer take "
+           f"{size(memory_bytes(model, t))} of memory, checkpoints up to {size(checkpoint_bytes(model, t))} on disk")  # fmt: skip
+    for warning in shortages(model, t, files, device.type == "cpu") if world.is_main else ():
+        report(warning)
     machine = f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads"
     state = TrainState(dataset.train.digest, machine + (f", {world.size} processes" if world.size > 1 else ""))
-    ema = EMA(model, run.train.ema) if run.train.ema else None
-    optimizer = make_optimizer(model, run.train)
+    ema = EMA(model, t.ema) if t.ema else None
+    optimizer = make_optimizer(model, t)
     return _Training(run, task, files, console, report, device, dataset, model, optimizer, state, world, ema)
 
 
@@ -230,10 +245,12 @@ def _loop(training: _Training, log: Log | None) -> None:
     world.copy_from_main(state_tensors(model).values())
     before = _first_losses(training, log) if log is not None else {}
     model.train()
-    with progress_bar(training.console, training.run.name, t.steps, state.step) as bar, stop_on_signal(world) as stop:
-        since, predictions, loss_sum = time.monotonic(), 0, 0.0
+    divergence: Divergence | None = None
+    timer, name = StepTimer(t), training.run.name
+    with progress_bar(training.console, report, name, timer, state.step) as progress, stop_on_signal(world) as stop:
+        since, timed = time.monotonic(), 0
         while state.step < t.steps and not state.stopped_early(t.patience):
-            state.step += 1
+            state.step, started = state.step + 1, time.monotonic()
 
             # 1) The batches of this step; each process makes its own only.
             batches = []
@@ -250,11 +267,10 @@ def _loop(training: _Training, log: Log | None) -> None:
                 (loss / tokens).backward()
                 nll += float(batch_nll)
             nll, asked = world.all_reduce(model, nll, bool(stop))
-            loss_sum += nll
             norm = float(nn.utils.clip_grad_norm_(model.parameters(), t.clip_norm or math.inf))
-            if not math.isfinite(loss_sum + norm):  # before it reaches the weights, and so a checkpoint
-                raise ValueError(f"the loss is {nll / tokens:.3g} and its gradient {norm:.3g} at step {state.step}; "
-                                 f"continue with --resume and a lower train.lr than {t.lr}")  # fmt: skip
+            state.first_loss = state.first_loss or nll / tokens
+            divergence = divergence or Divergence(model, t, state.first_loss, training.last_saved)
+            divergence.check_step(state.step, nll / tokens, norm)  # before it reaches the weights
 
             # 3) One step of the optimizer.
             lr = learning_rate(state.step, t)
@@ -264,17 +280,21 @@ def _loop(training: _Training, log: Log | None) -> None:
             optimizer.zero_grad(set_to_none=True)
             if training.ema is not None:
                 training.ema.update(state.step)
-            predictions += tokens
+            state.loss_sum, state.predictions, timed = state.loss_sum + nll, state.predictions + tokens, timed + tokens
 
             # 4) Log.
-            last = state.step == t.steps
+            last, paused = state.step == t.steps, time.monotonic()
+            timer.step(paused - started)
+            speed, mean = timed / (paused - since), state.loss_sum / state.predictions
+            progress.update(state.step, mean, f"{speed:,.0f} {task.unit}s/s")
+            if timer.ready:
+                report(timer.summary(state.step, peak_memory(training.device.type == "cuda")))
             if state.step % t.log_every == 0 or last:
-                speed, mean = predictions / (time.monotonic() - since), loss_sum / predictions
                 if log is not None:
-                    log.write(state.step, loss=mean, lr=lr, norm=norm, tokens_per_s=speed, epoch=state.position.epoch)
-                bar(state.step, f"loss {mean:.3f} · {speed:,.0f} {task.unit}s/s")
-                since, predictions, loss_sum = time.monotonic(), 0, 0.0
-            paused = time.monotonic()
+                    log.write(state.step, loss=mean, lr=lr, norm=norm, tokens_per_s=speed, epoch=state.position.epoch,
+                              seconds_left=round(timer.left(state.step), 1))  # fmt: skip
+                since, timed, state.loss_sum, state.predictions = time.monotonic(), 0, 0.0, 0
+            paused, valid = time.monotonic(), 0.0
 
             # 5) Evaluate and show samples.
             if state.step % t.eval_every == 0 or last:
@@ -287,13 +307,22 @@ def _loop(training: _Training, log: Log | None) -> None:
                     report(f"step {state.step:,}: validation loss {valid:.4f}{describe(mixed, before)}{words}")
                     _show_samples(training)
                 state.record(valid)
+                timer.pause("evaluation", t.eval_every, time.monotonic() - paused)
+            evaluated = time.monotonic()
 
             # 6) Save, and stop if asked to.
             asked = asked if world.size > 1 else bool(stop)  # several processes stop at the step they have agreed on
             saving = state.step % t.save_every == 0 or last or bool(asked) or state.stopped_early(t.patience)
+            if saving:  # only weights that have not diverged
+                with unchanged(model):
+                    after = float(task.loss(model, to_device(batches[-1], training.device), t.label_smoothing)[1])
+                count = max(1, int(world.broadcast(batches[-1].tokens)))
+                before, after = (world.broadcast(value / count) for value in (float(batch_nll), after))
+                divergence.check_weights(state.step, state_tensors(model).values(), before, after, count, valid)
             if saving and log is not None:
                 state.seconds = time.monotonic() - began
                 checkpoint.save(training.files, state, model, optimizer, t.average, t.save_every, training.ema)
+                timer.pause("checkpoint", t.save_every, time.monotonic() - evaluated)
             since += time.monotonic() - paused
             if asked or (saving and stop and world.size == 1):  # a later request is met at the next step
                 world.wait()  # until it is saved: torchrun ends all once one has ended
@@ -355,6 +384,11 @@ def _average(training: _Training) -> float:
         write_atomic(files.weights, trained)
         load_weights(training.model, files.weights)
     return min(mean, last)
+
+
+def _report(console: Console, text: str, style: str | None = None) -> None:
+    """Print a line that may quote data: neither its brackets nor its control characters are obeyed."""
+    console.print(printable(text), style=style, soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_samples(training: _Training) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from regard.config import COUNTED, Run, read_tables
 from regard.models import FAMILIES
 from regard.run_folder import RunFolder
-from regard.tasks import read_run, run_name
+from regard.tasks import read_run
 
-__all__ = ["resumed_run"]
+__all__ = ["resumed_run", "run_folder_of"]
 
 FIXED = ("train.optimizer", "train.checkpoints")  # whose state, and whose checkpoints, the run continues with
 
@@ -18,10 +18,9 @@ FIXED = ("train.optimizer", "train.checkpoints")  # whose state, and whose check
 def resumed_run(what: str, changes: Sequence[str], files: RunFolder) -> Run:
     """The run of a folder with `train.` and `decode.` keys of the command, and of the user's own TOML file, on top.
 
-    A model or data key that differs is refused by name.
+    A model or data key that differs is refused by name; the run keeps its own name.
     """
-    stored = read_run(files.run)
-    _compare(files, "name", run_name(what, changes), stored.name)
+    stored, changes = read_run(files.run), [change for change in changes if not change.startswith("name=")]
     keys = [change.partition("=")[0] for change in changes]
     fine_tuned = stored.init or stored.init_encoder or {"init", "init_encoder"} & {*keys}
     own = what.endswith(".toml") and not fine_tuned and not RunFolder.holds(Path(what))
@@ -29,6 +28,8 @@ def resumed_run(what: str, changes: Sequence[str], files: RunFolder) -> Run:
     if own:
         _, tables = read_tables(what, changes, FAMILIES)
         keys += [f"{table}.{key}" for table in ("model", "data") for key in tables.get(table, ())] + ["train.optimizer"]
+    if asked.name != stored.name and not fine_tuned:  # another recipe?
+        _compare(files, "task", asked.task, stored.task)
     for key in keys:
         table, _, name = key.partition(".")
         if key in ("model", "model.size"):  # a whole model: all that the data does not decide
@@ -45,6 +46,13 @@ def resumed_run(what: str, changes: Sequence[str], files: RunFolder) -> Run:
         train = dataclasses.replace(asked.train, checkpoints=stored.train.checkpoints)
         return dataclasses.replace(stored, train=train, decode=asked.decode)
     return read_run(files.run, [change for change in changes if change.startswith(("train.", "decode."))])
+
+
+def run_folder_of(what: str) -> Path | None:
+    """The folder of a started run, given by its path or that of its run.toml; None for a recipe or another TOML file."""
+    path = Path(what)
+    folder = path.parent if path.suffix == ".toml" and RunFolder.holds(path) else path
+    return folder if folder.is_dir() and RunFolder(folder).started and RunFolder(folder).config.exists() else None
 
 
 def _compare(files: RunFolder, key: str, asked: object, stored: object) -> None:

@@ -22,6 +22,9 @@ class TrainState:
     best_step: int = 0
     not_improved: int = 0  # evaluations since then
     seconds: float = 0.0
+    first_loss: float = 0.0  # of the first step, nats per prediction; 0 in checkpoints of earlier versions
+    loss_sum: float = 0.0  # since the last line of the log, for its mean over the whole interval
+    predictions: int = 0
 
     def to_json(self) -> dict[str, object]:
         """Plain values, in the order of the fields."""
@@ -29,7 +32,7 @@ class TrainState:
 
     @classmethod
     def from_json(cls, values: Mapping[str, object]) -> "TrainState":
-        """The inverse of `to_json`; a key too many or too few is a `TypeError`."""
+        """The inverse of `to_json`; an unknown key is a `TypeError`, as is one without a default that is missing."""
         position = values["position"]
         assert isinstance(position, list)
         return cls(**{**values, "position": DataPosition(*position)})  # type: ignore[arg-type]

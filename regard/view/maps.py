@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.text.batches import pad
-from regard.layers.tap import watch
+from regard.layers.tap import attention_modules, watch
 from regard.tasks.language_model import TextGenerator
 from regard.tasks.load import TextPredictor
 from regard.tasks.masked_lm import MaskedLM
@@ -84,7 +84,7 @@ def cross_attention(translator: Translator, source: list[int], target: list[int]
 @torch.inference_mode()
 def record_cross_attention(model: nn.Module, source: Tensor, target: Tensor) -> dict[str, Tensor]:
     """The cross-attention weights of each layer for one source and one target: (H, Q, K) by module name."""
-    names = [name for name, part in model.named_modules() if hasattr(part, "tap") and is_cross(name)]
+    names = [name for name in attention_modules(model) if is_cross(name)]
     if not names:
         return {}
     with watch(model) as recorded:

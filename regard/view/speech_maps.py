@@ -22,7 +22,7 @@ from regard.data.audio.features import front_end, log_mel, slaney_edges
 from regard.data.audio.io import audio_seconds, read_audio
 from regard.data.audio.pieces import Piece
 from regard.data.files import write_atomic
-from regard.layers.tap import watch
+from regard.layers.tap import attention_modules, watch
 from regard.tasks.speech import SILENCE, Recognized, Samples, TimedWord, Transcriber, to_samples
 from regard.view.caption_maps import words_of_caption
 from regard.view.draw import check_file, new_figure, palette, readable, save_figure
@@ -187,7 +187,7 @@ def _attention(
     """Run the model once more on one utterance (1, F, C), and record one layer."""
     model: Any = transcriber.model
     has_decoder = transcriber.run.model.decoder_depth > 0
-    named = [(name, part) for name, part in model.named_modules() if hasattr(part, "tap")]
+    named = list(attention_modules(model).items())
     parts = [part for name, part in named if (is_cross(name) if has_decoder else name.startswith("encoder."))]
     number = layer or len(parts)
     with watch(parts[number - 1]) as recorded:

@@ -125,7 +125,7 @@ def test_outputs_are_distinct_sorted_by_score_and_scored_correctly(seed, width, 
     for source, limit, n_best in zip((0, 1, 2), (5, 3, 6), found, strict=True):
         assert len({tuple(h.tokens) for h in n_best}) == len(n_best) == width
         assert [h.score for h in n_best] == sorted((h.score for h in n_best), reverse=True)
-        for tokens, score in n_best:
+        for tokens, score, _ in n_best:
             output = tokens if len(tokens) == limit else [*tokens, EOS]
             assert score == pytest.approx(model.log_probability(source, output) / len(output) ** penalty)
 
@@ -182,7 +182,7 @@ def test_a_token_of_probability_zero_is_never_output():
 def test_greedy_takes_the_most_likely_token_each_time(seed, limits):
     model = Recurrent(seed, 5)
     found = greedy(model, rows(*range(len(limits))), torch.tensor(limits), bos=BOS, eos=EOS)
-    for source, (limit, (tokens, score)) in enumerate(zip(limits, found, strict=True)):
+    for source, (limit, (tokens, score, _)) in enumerate(zip(limits, found, strict=True)):
         output: list[int] = []
         while len(output) < limit and EOS not in output:
             output.append(max(range(5), key=lambda t: model.log_probability(source, [*output, t])))
@@ -306,3 +306,30 @@ def test_sampling_refuses_invalid_options(options):
 def test_a_beam_without_width_is_refused(width):
     with pytest.raises(ValueError, match="width"):
         beam(Recurrent(0, 4), rows(0), torch.tensor([3]), bos=BOS, eos=EOS, width=width)
+
+
+# Log-probabilities of tokens
+
+
+@law
+@given(seed=st.integers(0, 10_000), limits=st.lists(st.integers(1, 7), min_size=1, max_size=5), width=st.integers(1, 4))
+def test_the_log_probability_of_each_token_is_that_of_the_model(seed, limits, width):
+    model, source, ends = Recurrent(seed, 5), rows(*range(len(limits))), {"bos": BOS, "eos": EOS, "logprobs": True}
+    random = torch.Generator().manual_seed(seed)
+    found = [
+        beam(model, source, torch.tensor(limits), width=width, **ends),
+        [[h] for h in greedy(model, source, torch.tensor(limits), **ends, scored=False)],
+        [[h] for h in sample(model, source, torch.tensor(limits), **ends, generator=random)],
+    ]
+    for outputs in found:
+        for i, (limit, n_best) in enumerate(zip(limits, outputs, strict=True)):
+            for tokens, _, logprobs in n_best:
+                output = tokens if len(tokens) == limit else [*tokens, EOS]
+                so_far = [model.log_probability(i, output[:n]) for n in range(len(output) + 1)]
+                assert logprobs == pytest.approx([b - a for a, b in itertools.pairwise(so_far)])
+
+
+def test_log_probabilities_are_computed_only_if_asked_for():
+    model, limits = Recurrent(0, 5), torch.tensor([4])
+    assert greedy(model, rows(0), limits, bos=BOS, eos=EOS)[0].logprobs is None
+    assert beam(model, rows(0), limits, bos=BOS, eos=EOS, width=2)[0][0].logprobs is None

@@ -13,6 +13,7 @@ from regard.layers.attention import attend
 from regard.layers.masks import neighborhood_mask
 from regard.layers.scores import absolute_distance, product, squared_distance, summed
 from regard.layers.shapes import from_planes, to_neighborhoods, to_planes
+from regard.layers.tap import watch
 from regard.models.lrnet import LocalRelation
 
 law = settings(max_examples=25)
@@ -32,13 +33,11 @@ def relation(inputs=3, outputs=5, kernel=3, channels_per_head=2, stride=1, score
 
 
 def gathered(layer: LocalRelation, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and weights of the implementation that gathers, which runs while `tap` is set."""
-    attended = []
-    layer.tap = attended.append
-    try:
-        return layer(x), attended[0]
-    finally:
-        layer.tap = None
+    """Output and weights of the implementation that gathers, which runs while the layer is watched."""
+    with watch(layer) as recorded:
+        out = layer(x)
+    [weights] = recorded[""]
+    return out, weights
 
 
 def by_hand(layer: LocalRelation, x: torch.Tensor, score: str) -> torch.Tensor:

@@ -6,7 +6,7 @@ import torch
 from regard.decode.fast import decoder
 from regard.decode.search import beam
 from regard.layers.attention import Attention
-from regard.layers.tap import watch
+from regard.layers.tap import tap_of, watch
 from regard.models.transformer import Transformer, TransformerConfig
 
 
@@ -99,14 +99,14 @@ def test_nothing_is_watched_afterwards():
         model(source, target)
     model(source, target)
     assert all(len(calls) == 1 for calls in recorded.values())
-    assert all(part.tap is None for part in model.modules() if isinstance(part, Attention))
+    assert all(tap_of(part) is None for part in model.modules() if isinstance(part, Attention))
 
 
 def test_nothing_is_watched_after_an_error():
     model, _, _ = tiny()
     with pytest.raises(RuntimeError, match="stop"), watch(model):
         raise RuntimeError("stop")
-    assert all(part.tap is None for part in model.modules() if isinstance(part, Attention))
+    assert all(tap_of(part) is None for part in model.modules() if isinstance(part, Attention))
 
 
 def test_a_watched_model_can_be_trained():

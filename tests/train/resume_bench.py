@@ -61,11 +61,11 @@ class Bench:
         (self.folder / f"{self.made}").mkdir()
         return self.folder / f"{self.made}" / "run"
 
-    def train(self, run: Path, *changes: str, cache: Path | None = None, **how) -> dict:
+    def train(self, run: Path, *changes: str, cache: Path | None = None, flag: str = "--resume", **how) -> dict:
         """Train, or resume, in a folder; killed.py describes how it may end."""
         self.made += 1
         log = self.folder / f"{self.made}.log"
-        args = ["train", str(self.recipe), *changes, "--out", str(run), "--resume"]
+        args = ["train", str(self.recipe), *changes, "--out", str(run), flag]
         order = {"args": args, "log": str(log), "cache": str(cache or self.folder / "cache"), **how}
         print(json.dumps(order), file=self.server.stdin, flush=True)
         return {**json.loads(self.server.stdout.readline()), "output": log.read_text()}
@@ -92,7 +92,7 @@ class Bench:
         return done["output"]
 
 
-UNLIKE = ("seconds", "tokens_per_s", "minutes", "sha256")  # times, and the sums of files that hold them
+UNLIKE = ("seconds", "seconds_left", "tokens_per_s", "minutes", "sha256")  # times, and the sums of files that hold them
 
 
 def left(run: Path) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """A run that is killed or interrupted resumes to the same bits."""
 
+import hashlib
 import json
 import random
 import shutil
@@ -121,6 +122,26 @@ def test_a_run_killed_inside_any_write_resumes_to_the_same_bits(bench, how):
     assert not bad
 
 
+@pytest.mark.parametrize("how", ["before", "torn"])
+def test_fresh_after_a_kill_at_each_deletion_of_fresh_works(bench, how):
+    first = bench.new()
+    assert bench.train(first, *SHORT, "train.seed=2")["status"] == 0
+    whole = shutil.copytree(first, bench.new())
+    calls = bench.train(whole, *SHORT, flag="--fresh")["calls"]
+    begin, end = calls.index("Path.unlink run.toml"), calls.index("os.replace run.toml")
+    deletions = [n for n in range(begin, end + 1) if "torn" not in how or calls[n].startswith(("shutil.rmtree", "os.fsync"))]
+    assert len(deletions) > 5
+    for number in deletions:
+        run = shutil.copytree(first, bench.new())
+        (run / "notes.txt").write_text("of the user")
+        ended = bench.train(run, *SHORT, flag="--fresh", call=number, how=how)
+        assert (ended["status"], ended["calls"][-1]) == (-signal.SIGKILL, calls[number]), ended["output"]
+        bench.finish(run, *SHORT, flag="--fresh")
+        assert (run / "notes.txt").exists()
+        assert not (run / ".fresh").exists()
+        shutil.rmtree(run)
+
+
 # --- stopped by Ctrl-C --------------------------------------------------------------------------------------------
 
 
@@ -175,3 +196,33 @@ def test_each_step_is_logged_once_however_often_the_run_was_killed(bench):
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, STEPS + 1))
     assert [line["step"] for line in lines if "valid_loss" in line] == [10, 20, 30, 40]
+
+
+def test_the_log_of_a_resumed_run_has_the_loss_of_all_steps_of_its_interval(bench):
+    rare = ("train.log_every=8", "train.accumulate=2")  # checkpoints, every 5 steps, lie inside the intervals
+    run = bench.new()
+    for step, number in ((7, signal.SIGKILL), (13, signal.SIGINT), (22, signal.SIGKILL)):
+        bench.train(run, *rare, step=step, signal=int(number))
+    bench.finish(run, *rare)
+    losses = [line["loss"] for line in map(json.loads, (run / "log.jsonl").read_text().splitlines()) if "loss" in line]
+    every = bench.new()
+    assert bench.train(every, "train.log_every=1", "train.accumulate=2")["status"] == 0
+    single = [line["loss"] for line in map(json.loads, (every / "log.jsonl").read_text().splitlines()) if "loss" in line]
+    for number, loss in enumerate(losses):  # a mean weighted by predictions, so about that of the steps
+        assert loss == pytest.approx(sum(single[8 * number : 8 * number + 8]) / 8, rel=0.02)
+
+
+def test_a_checkpoint_of_an_earlier_version_resumes(bench):
+    run = bench.new()
+    bench.train(run, step=13)
+    for file in run.glob("checkpoints/*/state.json"):
+        values = json.loads(file.read_text())
+        sums = values.pop("sha256")
+        for key in ("first_loss", "loss_sum", "predictions"):
+            del values[key]
+        sums["state"] = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+        file.write_text(json.dumps({**values, "sha256": sums}))
+    done = bench.train(run)
+    assert done["status"] == 0, done["output"]
+    assert "resumed at step 10" in done["output"]
+    assert (run / "model.safetensors").read_bytes() == bench.whole()["left"]["model.safetensors"]

@@ -95,7 +95,6 @@ def test_another_family_is_refused_with_both_names(regard, images, tmp_path):
         ("data.vocab=77", "data.vocab=", "data.vocab=77"),
         ("data.pairs=301", "data.pairs=300", "data.pairs=301"),
         ("data.max_len=99", "data.max_len=", "data.max_len=99"),
-        ("name=other", "name=reverse", "name=other"),
         ("init=elsewhere", "init=", "init=elsewhere"),
     ],
 )
@@ -185,3 +184,67 @@ def test_resuming_a_complete_run_leaves_what_it_says_of_its_training(regard, tex
     assert result.code == 0, result.err
     assert "all steps are done; to train on, raise train.steps" in result.err
     assert {name: (text / name).read_bytes() for name in before} == before
+
+
+# --- a run given by its folder
+
+
+@pytest.mark.parametrize("what", ["run", "run/run.toml", "run/"])
+def test_a_run_is_resumed_by_its_folder_or_its_file(regard, text, tmp_path, monkeypatch, what):
+    monkeypatch.chdir(tmp_path)
+    result = regard("train", what, "train.steps=12", "--resume")
+    assert result.code == 0, result.err
+    assert "resumed at step 10" in result.err
+    assert (text / "checkpoints" / "step-00000012").is_dir()
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("how", ["copied", "moved"])
+def test_a_run_that_was_moved_or_copied_is_resumed_where_it_is(regard, tmp_path, how):
+    first, other = tmp_path / "first" / "run", tmp_path / "other" / "run"
+    elsewhere = [f"train.checkpoints={tmp_path}/disk"] if how == "moved" else []
+    assert regard("train", "reverse", *SMALL, "train.steps=5", *elsewhere, "--out", first).code == 0
+    other.parent.mkdir()
+    (shutil.move if how == "moved" else shutil.copytree)(first, other)
+    before = files(first) if how == "copied" else None
+    result = regard("train", other, "train.steps=10", "--resume")
+    assert result.code == 0, result.err
+    assert "resumed at step 5" in result.err
+    assert (files(first) if how == "copied" else None) == before
+
+
+def test_another_name_is_no_reason_to_refuse_and_the_run_keeps_its_own(regard, text):
+    for change in ("name=other", "name=reverse"):
+        result = regard("train", "reverse", *SMALL, "train.steps=11", "--out", text, "--resume", change)
+        assert result.code == 0, result.err
+        assert "resumed at step 1" in result.err
+    assert 'name = "reverse"' in (text / "run.toml").read_text()
+
+
+def test_a_run_with_a_name_of_its_own_is_resumed_by_its_recipe(regard, tmp_path):
+    assert regard("train", "reverse", *SMALL, "name=mine", "train.steps=5", "--out", tmp_path / "run").code == 0
+    result = regard("train", "reverse", "train.steps=6", "--out", tmp_path / "run", "--resume")
+    assert result.code == 0, result.err
+    assert "resumed at step 5" in result.err
+
+
+def test_a_recipe_for_another_task_is_refused(regard, text):
+    refused(regard("train", "gpt", "--out", text, "--resume"), "task=translation", "task=language_model")
+
+
+def test_a_run_without_a_flag_is_refused_with_what_to_do(regard, text):
+    refused(regard("train", text), "is a run", "--resume", "--fresh", "--out")
+
+
+def test_a_run_is_started_over_by_its_folder(regard, text):
+    result = regard("train", text, "train.steps=3", "--fresh")
+    assert result.code == 0, result.err
+    assert "after 3 steps" in result.out
+
+
+def test_the_run_of_a_folder_is_trained_in_another(regard, text, tmp_path):
+    before = files(text)
+    result = regard("train", text, "--out", tmp_path / "again")
+    assert result.code == 0, result.err
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (text / "model.safetensors").read_bytes()
+    assert files(text) == before

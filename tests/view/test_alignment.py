@@ -9,7 +9,7 @@ from regard.data.text.batches import pad
 from regard.data.text.config import TextData
 from regard.data.text.tokenizer import BOS, Tokenizer, train_bpe, train_tokenizer
 from regard.data.text.toys import toy_pairs
-from regard.layers.tap import watch
+from regard.layers.tap import tap_of, watch
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.translation import Translator
@@ -50,11 +50,11 @@ def transformer() -> Translator:
 class PointingAttention(nn.Module):
     """Hands the same rows of weights to its tap that a real attention would compute."""
 
-    tap = None
+    watchable = True
 
     def forward(self, weights: Tensor) -> None:
-        if self.tap is not None:
-            self.tap(weights)
+        if (tap := tap_of(self)) is not None:
+            tap(weights)
 
 
 class PointingModel(nn.Module):
@@ -194,7 +194,7 @@ def test_a_sentence_that_is_too_long_is_refused(transformer):
 
 def test_recording_leaves_the_model_unwatched(transformer):
     align(transformer, "the dog", "der hund")
-    assert all(getattr(part, "tap", None) is None for part in transformer.model.modules())
+    assert all(tap_of(part) is None for part in transformer.model.modules())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tiny_captioners import CAPTIONS, RESNET, captioner, random_image
 
 from regard.data.image.shapes import Box
 from regard.data.text.tokenizer import KINDS, train_tokenizer
-from regard.layers.tap import watch
+from regard.layers.tap import tap_of, watch
 from regard.view import caption_maps
 from regard.view.caption_maps import (
     CAPTION_LINE,
@@ -190,7 +190,7 @@ def test_mapping_leaves_the_model_unchanged():
     before = predictor.caption([image])
     map_caption(predictor, image)
     assert predictor.caption([image]) == before
-    assert all(getattr(part, "tap", None) is None for part in predictor.model.modules())
+    assert all(tap_of(part) is None for part in predictor.model.modules())
 
 
 # -- drawings

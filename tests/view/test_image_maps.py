@@ -13,7 +13,7 @@ from torch import nn
 
 from regard.config import Run, to_toml
 from regard.data.image.config import ImageData
-from regard.layers.tap import watch
+from regard.layers.tap import tap_of, watch
 from regard.models import FAMILIES, saved_tensors
 from regard.models.image_gpt import ImageGPT, ImageGPTConfig
 from regard.run_folder import RunFolder
@@ -191,7 +191,7 @@ def test_mapping_attention_leaves_the_model_unchanged():
     before = predictor.classify([image], 3)
     map_image_attention(predictor, image)
     assert predictor.classify([image], 3) == before
-    assert all(getattr(part, "tap", None) is None for part in predictor.model.modules())
+    assert all(tap_of(part) is None for part in predictor.model.modules())
 
 
 # -- drawings

@@ -11,7 +11,7 @@ from regard.data.text.batches import pad
 from regard.data.text.config import TextData
 from regard.data.text.tokenizer import BOS, EOS, train_bpe
 from regard.decode.fast import decoder
-from regard.layers.tap import watch
+from regard.layers.tap import tap_of, watch
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.translation import Translator
 from regard.view.maps import AttentionMap, map_attention
@@ -105,7 +105,7 @@ def test_mapping_attention_leaves_the_model_unchanged(translator):
     before = translator.translate([TEXT], beam=2)
     map_attention(translator, TEXT)
     assert translator.translate([TEXT], beam=2) == before
-    assert all(getattr(part, "tap", None) is None for part in translator.model.modules())
+    assert all(tap_of(part) is None for part in translator.model.modules())
 
 
 def test_json_round_trips():

@@ -16,7 +16,7 @@ from regard.config import DecodeConfig, Run
 from regard.data.audio.batches import to_model_input
 from regard.data.audio.config import AudioData
 from regard.data.text.tokenizer import train_tokenizer
-from regard.layers.tap import watch
+from regard.layers.tap import tap_of, watch
 from regard.models.conformer import Conformer, ConformerConfig
 from regard.tasks.speech import TimedWord, Transcriber
 from regard.view import speech_maps
@@ -247,7 +247,7 @@ def test_mapping_leaves_the_model_unchanged(tones):
     before = tones.transcribe([say(TEXT)], timestamps=True)
     map_speech(tones, say(TEXT))
     assert tones.transcribe([say(TEXT)], timestamps=True) == before
-    assert all(getattr(part, "tap", None) is None for part in tones.model.modules())
+    assert all(tap_of(part) is None for part in tones.model.modules())
 
 
 # The command line

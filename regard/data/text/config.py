@@ -17,11 +17,14 @@ class TextData:
     INHERITED: ClassVar = ("tokenizer", "vocab")  # keys that a fine-tuned run takes from the run it starts from
 
     source: str = ""  # named data sets or a toy (multi30k, sst2, reverse), separated by commas; empty: own files
-    pair: str = ""  # languages of a named data set, source first; empty: its first pair
+    pair: str = ""  # languages of a named data set or of a TMX file, source first: en-de; empty: the first pair
     text: Literal["raw", "tok"] = "raw"  # tok: multi30k lower-cased and tokenised, as published scores use it
-    train: str = ""  # own file (TSV, JSONL, text; plain or .gz), or two line-aligned files: "train.en,train.de"
-    valid: str = ""  # the same, for validation
-    columns: str = "source,target"  # keys of a JSONL line; a TSV line has source and target (text and class) first
+    train: str = (
+        ""  # own files (TSV, CSV, JSONL, TMX, .xlsx, .parquet, text), folders or patterns; or aligned: "train.en,train.de"
+    )
+    valid: str = ""  # the same, for validation; empty: some of own training data is held out
+    columns: str = "source,target"  # names in the header row, numbers from 1, or keys of JSON (translation.en)
+    strict: bool = False  # refuse a file for one bad line, instead of leaving the line out
     prefixed: bool = False  # put a T5 task prefix before each sentence: "translate English to German: "
     tokenizer: Literal["bpe", "bytes", "wordpiece", "characters", "words"] = "bpe"
     vocab: int = 8000  # tokens to learn; more if there are more different characters

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from regard.data.progress import Progress, Report
 from regard.data.sources import SOURCES
+from regard.data.text.checks import check_pairs
 from regard.data.text.config import TextData
 from regard.data.text.mixture import MixedStore, MixedValidation, MixPart
 from regard.data.text.readers import Pair
@@ -47,13 +48,16 @@ def prepare_pairs(data: TextData, tokenizer_file: Path, report: Report, progress
                   check: Check = lambda tokenizer: None, mix: Sequence[MixPart] = ()) -> TextDataset:  # fmt: skip
     """Prepare sentence pairs of one set or a mixture; `check` may refuse an existing tokenizer before any is encoded."""
     require_kind(data, ("pairs", "labels"), task, mixed=True)
-    train, _ = find_split(data, "train"), find_split(data, "valid")
-    what = "source and target on each line"
+    train, valid = find_split(data, "train"), find_split(data, "valid")
+    what, findings = "source and target on each line", _check(data, train, valid, progress, languages=True)
     examples = _with_mixed(train.pairs, mix)
     tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, examples, what, (), progress, check)
     encode = partial(encode_pairs_split, tokenizer=tokenizer, report=report, progress=progress)
     own, mixed = _mix_in(encode(data, "train"), mix, encode, report)
-    return TextDataset(tokenizer, own, encode(data, "valid"), _sample_pairs(data, tokenizer), mixed=mixed)
+    held_out = encode(data, "valid")
+    for line in findings:
+        report(line)
+    return TextDataset(tokenizer, own, held_out, _sample_pairs(data, tokenizer), mixed=mixed)
 
 
 def prepare_text(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, extra_tokens: tuple[str, ...],
@@ -74,9 +78,10 @@ def prepare_labeled(data: TextData, tokenizer_file: Path, report: Report, progre
                     task: str, check: Check = lambda tokenizer: None, mix: Sequence[MixPart] = ()) -> TextDataset:  # fmt: skip
     """Prepare labelled texts; the tokenizer is trained on the texts alone."""
     require_kind(data, ("labels",), task)
-    train, _ = find_split(data, "train"), find_split(data, "valid")
+    train, valid = find_split(data, "train"), find_split(data, "valid")
     pairs, what = _with_mixed(train.pairs, mix), "text and class on each line"
     texts = lambda: (pair[:1] for pair in pairs())  # noqa: E731
+    findings = _check(data, train, valid, progress, languages=False)
     tokenizer = _prepare_tokenizer(data, tokenizer_file, train.name, texts, what, (), progress, check)
     labels = SOURCES[data.source].labels if data.source in SOURCES else _find_classes(train, report)
     for part in mix:  # classes that only the data mixed in has come last
@@ -85,7 +90,10 @@ def prepare_labeled(data: TextData, tokenizer_file: Path, report: Report, progre
         labels += tuple(label for label in more if label not in labels)
     encode = partial(encode_labeled_split, tokenizer=tokenizer, report=report, progress=progress, labels=labels)
     own, mixed = _mix_in(encode(data, "train"), mix, encode, report)
-    return TextDataset(tokenizer, own, encode(data, "valid"), _sample_pairs(data, tokenizer), labels, mixed=mixed)
+    held_out = encode(data, "valid")
+    for line in findings:
+        report(line)
+    return TextDataset(tokenizer, own, held_out, _sample_pairs(data, tokenizer), labels, mixed=mixed)
 
 
 def _with_mixed(own: Callable[[], Iterator[Pair]], mix: Sequence[MixPart]) -> Callable[[], Iterator[Pair]]:
@@ -108,6 +116,13 @@ def _mix_in(own: PairStore, mix: Sequence[MixPart], encode: Callable[[TextData, 
         except ValueError as error:
             report(f"{part.name} has no validation data to compare with: {error}")
     return train, tuple(mixed)
+
+
+def _check(data: TextData, train: Split, valid: Split, progress: Progress, languages: bool) -> list[str]:
+    """What to report of own files, before anything is trained on them."""
+    if not train.rows or not valid.rows:
+        return []
+    return check_pairs(train, valid, languages=languages, strict=data.strict, progress=progress)
 
 
 def _prepare_tokenizer(data: TextData, file: Path, name: str, examples: Callable[[], Iterator[tuple[str, ...]]], what: str,

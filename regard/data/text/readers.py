@@ -1,16 +1,18 @@
-"""Text from files, plain or .gz, always streamed: parallel (TSV, JSONL, or two line-aligned files), labelled, or plain.
+"""Text from files, always streamed: pairs of any format, labelled, or plain.
 
 A labelled text is a pair too: the text and the name of its class.  Word pairs with human ratings test word vectors.
 """
 
-import json
 import math
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from regard.data.files import read_lines, read_pieces
+from regard.data.text.columns import DEFAULT
+from regard.data.text.formats import read_rows
+from regard.data.text.rows import ReadNotes
 
 __all__ = ["Pair", "RatedPair", "read_fraction", "read_labeled", "read_pairs", "read_ratings", "read_text"]
 
@@ -19,53 +21,9 @@ PIECE = 1 << 16  # bytes; a longer line comes in several pieces: some large text
 Pair = tuple[str, str]  # source and target, or text and class
 
 
-def read_pairs(files: list[Path], columns: str = "source,target") -> Iterator[Pair]:
-    """Stream the sentence pairs of one TSV or JSONL file, or of two line-aligned files."""
-    if len(files) == 2:
-        return _aligned(*files)
-    if len(files) != 1:
-        raise ValueError(f"{len(files)} files given ({', '.join(map(str, files))}); give one TSV or JSONL file, or two "
-                         "line-aligned ones")  # fmt: skip
-    return _jsonl(files[0], columns) if ".jsonl" in files[0].suffixes else _tsv(files[0])
-
-
-def _tsv(file: Path) -> Iterator[Pair]:
-    for number, line in enumerate(read_lines(file), 1):
-        source, tab, rest = line.partition("\t")
-        if tab:
-            yield source, rest.partition("\t")[0]
-        elif line.strip():
-            raise ValueError(f"{file} line {number} has no tab; wanted source, a tab, target; or text, a tab, class")
-
-
-def _jsonl(file: Path, columns: str) -> Iterator[Pair]:
-    source, comma, target = columns.partition(",")
-    if not comma:
-        raise ValueError(f"data.columns is {columns!r}; wanted two keys such as 'source,target'")
-    for number, line in enumerate(read_lines(file), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{file} line {number} is not JSON: {error}") from None
-        left, right = (row.get(key) if isinstance(row, dict) else None for key in (source, target))
-        right = str(right) if isinstance(right, int) else right  # a class may be a number
-        if not isinstance(left, str) or not isinstance(right, str):
-            keys = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
-            raise ValueError(f"{file} line {number} needs text under {source!r} and {target!r}, it has {keys}; name its keys in "
-                             "data.columns")  # fmt: skip
-        if any("\ud800" <= character <= "\udfff" for character in left + right):
-            raise ValueError(f"{file} line {number} holds half a character (a surrogate such as \\ud800); fix the JSON")
-        yield left, right
-
-
-def _aligned(source: Path, target: Path) -> Iterator[Pair]:
-    for number, (left, right) in enumerate(zip_longest(read_lines(source), read_lines(target)), 1):
-        if left is None or right is None:
-            short, long = (source, target) if left is None else (target, source)
-            raise ValueError(f"{short} ends after line {number - 1}, {long} has more lines; give files of the same length")
-        yield left, right
+def read_pairs(files: list[Path], columns: str = DEFAULT, pair: str = "", notes: ReadNotes | None = None) -> Iterator[Pair]:
+    """Stream the sentence pairs of files that hold pairs, one after the other, or of two line-aligned files."""
+    return map(itemgetter(0, 1), read_rows(files, columns, pair, notes or ReadNotes()))
 
 
 def read_text(files: list[Path]) -> Iterator[str]:

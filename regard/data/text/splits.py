@@ -3,13 +3,17 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from regard.config import nearest
 from regard.data.sources import SOURCES, locate, prefix_of
 from regard.data.text.config import TextData
-from regard.data.text.readers import Pair, read_fraction, read_labeled, read_pairs, read_text
+from regard.data.text.formats import expand_paths, read_rows
+from regard.data.text.held_out import split_pairs, split_text
+from regard.data.text.readers import Pair, read_fraction, read_labeled, read_text
+from regard.data.text.rows import ReadNotes, Row
 from regard.data.text.store import UNKNOWN
 from regard.data.text.toys import TOYS, toy_pairs
 
@@ -27,6 +31,8 @@ class Split(NamedTuple):
     pairs: Callable[[], Iterator[Pair]]  # source and target, or text and class
     identity: object
     text: Callable[[], Iterator[str]]  # a plain text, in pieces with their line ends
+    rows: Callable[[ReadNotes], Iterator[Row]] | None = None  # of own files: the pairs, and notes on how they were read
+    references: Callable[[ReadNotes], Iterator[Row]] | None = None  # the same, and columns that may be references
 
 
 def source_names(data: TextData) -> list[str]:
@@ -51,16 +57,25 @@ def find_split(data: TextData, split: str, only: str = "") -> Split:
             return parts[0]
         return Split(f"{data.source} {split}", lambda: chain.from_iterable(part.pairs() for part in parts),
                      [part.identity for part in parts], partial(_no_text, data.source))  # fmt: skip
+    if not names and data.train and not data.valid and split in ("train", "valid"):
+        return _hold_out(_from_files(data.train, data, data.train, ""), split)
     own = {"train": data.train, "valid": data.valid}.get(split, split)
     if not own:
-        raise ValueError(f"no {split} data; give data.{split}=FILE (TSV, JSONL, two line-aligned files with a comma, or plain "
-                         "text), or data.source=NAME; to score, --on FILE")  # fmt: skip
-    if names and not Path(own.split(",")[0]).exists():
+        raise ValueError(f"no {split} data; give data.{split}=FILE (TSV, CSV, JSONL, TMX, .xlsx, .parquet, two line-aligned "
+                         "files with a comma, or plain text), or data.source=NAME; to score, --on FILE")  # fmt: skip
+    if names and not _exists(own):
         lacks = next(name for name in names if split not in _splits(name))
         raise ValueError(f"{lacks} has no split {split!r}{nearest(split, _splits(lacks))}, and there is no such file; splits are "
                          f"{', '.join(_splits(lacks))}")  # fmt: skip
     prefix = _prefix(names[0], data) if names and len(source_names(data)) == 1 else ""  # files for a mixture have prefixes
-    return _from_files([Path(part).expanduser() for part in own.split(",")], data, own, prefix)
+    return _from_files(own, data, own, prefix, lenient=split not in ("train", "valid"))
+
+
+def _exists(own: str) -> bool:
+    try:
+        return bool(expand_paths(own))
+    except ValueError:
+        return False
 
 
 def require_kind(data: TextData, kinds: Sequence[str], task: str, mixed: bool = False) -> None:
@@ -100,7 +115,7 @@ def _named(name: str, data: TextData, split: str) -> Split:
     source = SOURCES[name]
     split = source.valid if split == "valid" else split
     files = locate(name, split, *_choices(name, data))
-    found = _from_files(files, data, f"{name} {split}", prefix)
+    found = _from_files(files, TextData(), f"{name} {split}", prefix)._replace(rows=None, references=None)
     if source.kind == "labels":
         pairs = _prefixed(lambda: read_labeled(files[0], source.labels), prefix)
         return found._replace(pairs=pairs, identity=[found.identity, source.labels], text=partial(_no_text, name))
@@ -136,13 +151,32 @@ def _prefixed(pairs: Callable[[], Iterator[Pair]], prefix: str) -> Callable[[], 
     return (lambda: ((prefix + source, target) for source, target in pairs())) if prefix else pairs
 
 
-def _from_files(files: list[Path], data: TextData, name: str, prefix: str) -> Split:
-    for file in files:
-        if not file.exists():
-            raise ValueError(f"no file {file}; check the path")
+def _from_files(own: str | list[Path], data: TextData, name: str, prefix: str, lenient: bool = False) -> Split:
+    """Own files, or those of a named set; `lenient`: test data may lack the columns that are named for training."""
+    files = own if isinstance(own, list) else expand_paths(own)
     stamps = [(str(file.resolve()), (s := file.stat()).st_size, s.st_mtime_ns) for file in files]
-    pairs = _prefixed(lambda: read_pairs(files, data.columns), prefix)
-    return Split(name, pairs, [stamps, data.columns, prefix], lambda: read_text(files))
+
+    def rows(notes: ReadNotes, every: bool = False) -> Iterator[Row]:
+        found = read_rows(files, data.columns, data.pair, notes, every=every, lenient=lenient)
+        return ((prefix + row[0], *row[1:]) for row in found) if prefix else found
+
+    pairs = lambda: map(itemgetter(0, 1), rows(ReadNotes(data.strict)))  # noqa: E731
+    identity = [stamps, data.columns, data.pair, prefix, data.strict, lenient]
+    return Split(name, pairs, identity, lambda: read_text(files), rows, partial(rows, every=True))
+
+
+def _hold_out(found: Split, split: str) -> Split:
+    """The training or validation part of own files that came without validation data."""
+    valid, rows = split == "valid", found.rows
+    assert rows
+
+    def part(notes: ReadNotes) -> Iterator[Row]:
+        read = found.pairs if valid else lambda: map(itemgetter(0, 1), rows(notes))
+        return split_pairs(read, found.name, found.identity, valid)()
+
+    name = f"{found.name}, held out for validation" if valid else found.name
+    return Split(name, split_pairs(found.pairs, found.name, found.identity, valid), [found.identity, "held out", split],
+                 split_text(found.text, found.name, found.identity, valid), part, part)  # fmt: skip
 
 
 def _no_text(name: str) -> Iterator[str]:

@@ -257,6 +257,9 @@ def _encode_lines(encode_batch: Callable[..., list[tokenizers.Encoding]], lines:
     try:
         return encode_batch(list(lines), add_special_tokens=False)
     except TypeError:
+        for number, line in enumerate(lines, 1):
+            if not isinstance(line, str):
+                raise ValueError(f"text {number} is {line!r:.40}, of type {type(line).__name__}; wanted a string") from None
         bad = next((line for line in lines if isinstance(line, str) and re.search("[\ud800-\udfff]", line)), None)
         if bad is None:
             raise

@@ -103,7 +103,7 @@ def test_pairs_are_streamed_up_to_the_bad_line(tmp_path):
     ("a.tsv.gz", b"a\tb\nc d\n", "line 2 has no tab"),
     ("a.tsv", b"a\tb\nc\t\xe9\n", r"line 2 is not UTF-8 at byte 3 \(0xe9\)"),
     ("a.tsv", b"a\tb\nc\0\td\n", "line 2 has a zero byte, byte 2"),
-    ("a.jsonl", b'{"source": "a", "target": "b"}\n{"source": "a"\n', "line 2 is not JSON: "),
+    ("a.jsonl", b'{"source": "a", "target": "b"}\n{"source": "a"\n', "line 2 is not JSON; Expecting"),
     ("a.jsonl", b'\n\n{"source": "a", "text": "b"}\n',
      r"line 3 needs text under 'source' and 'target', it has source, text; name its keys in data\.columns"),
     ("a.jsonl", b'{"source": "a", "target": [7]}\n', "line 1 needs text under"),
@@ -133,8 +133,8 @@ def test_a_bad_byte_in_the_second_of_two_files_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("names", [(), ("a", "b", "c")])
-def test_only_one_or_two_files_make_pairs(tmp_path, names):
-    with pytest.raises(ValueError, match=f"{len(names)} files given .*; give one TSV or JSONL file, or two"):
+def test_no_files_and_three_plain_files_make_no_pairs(tmp_path, names):
+    with pytest.raises(ValueError, match=f"{len(names)} files given .*; give .* of pairs, or two line-aligned ones"):
         pairs(tmp_path, *[b""] * len(names), names=names)
 
 

@@ -108,9 +108,10 @@ def test_an_empty_validation_file_is_refused_by_name(own, tmp_path):
         ready(own, tmp_path)
 
 
-def test_a_folder_given_as_a_file_is_refused(own, tmp_path):
-    with pytest.raises(ValueError, match="is a folder; give a file"):
-        ready(TextData(train=str(tmp_path), valid=own.valid), tmp_path)
+def test_a_folder_without_text_files_is_refused(own, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"is a folder without text files .*; give a file"):
+        ready(TextData(train=str(tmp_path / "empty"), valid=own.valid), tmp_path)
 
 
 @pytest.mark.parametrize(("source", "task", "message"), [
@@ -231,9 +232,9 @@ def test_an_empty_text_is_refused(tmp_path, task, content, message):
         ready(config, tmp_path, task)
 
 
-def test_a_text_needs_a_validation_text_too(tmp_path):
+def test_a_short_text_needs_a_validation_text_too(tmp_path):
     (tmp_path / "train.txt").write_text("words")
-    with pytest.raises(ValueError, match=r"no valid data; give data\.valid=FILE .*plain text"):
+    with pytest.raises(ValueError, match=r"has 5 characters, too few to hold some out for validation; give data\.valid=FILE"):
         ready(TextData(train=str(tmp_path / "train.txt")), tmp_path, "language_model")
 
 

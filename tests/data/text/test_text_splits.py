@@ -15,7 +15,7 @@ def pairs(split: str = "train", only: str = "", **how) -> list[tuple[str, str]]:
 def test_two_aligned_files_have_a_comma_between_them(tmp_path):
     (tmp_path / "a.en").write_text("A dog\nA cat\n")
     (tmp_path / "a.it").write_text("Un cane\nUn gatto\n")
-    split = find_split(TextData(train=f"{tmp_path}/a.en,{tmp_path}/a.it"), "train")
+    split = find_split(TextData(valid=f"{tmp_path}/a.en,{tmp_path}/a.it"), "valid")
     assert list(split.pairs()) == [("A dog", "Un cane"), ("A cat", "Un gatto")]
     assert list(split.pairs()) == list(split.pairs())  # again and again
 
@@ -23,13 +23,13 @@ def test_two_aligned_files_have_a_comma_between_them(tmp_path):
 def test_a_home_folder_is_expanded(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.tsv").write_text("A\tB\n")
-    assert list(find_split(TextData(train="~/a.tsv"), "train").pairs()) == [("A", "B")]
+    assert list(find_split(TextData(valid="~/a.tsv"), "valid").pairs()) == [("A", "B")]
 
 
 def test_columns_reach_a_jsonl_file(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"en": "A", "it": "B"}\n')
-    config = TextData(train=str(tmp_path / "a.jsonl"), columns="en,it")
-    assert list(find_split(config, "train").pairs()) == [("A", "B")]
+    config = TextData(valid=str(tmp_path / "a.jsonl"), columns="en,it")
+    assert list(find_split(config, "valid").pairs()) == [("A", "B")]
 
 
 def test_a_file_may_be_a_split_of_a_named_set(tmp_path):
@@ -51,7 +51,7 @@ def test_valid_is_the_validation_split_of_the_named_set(cache):
     (TextData(source="multi30"), "train", r"no data set 'multi30' \(did you mean 'multi30k'\?\); known are .* set data\.train"),
     (TextData(source="revers"), "train", r"did you mean 'reverse'\?"),
     (TextData(), "train", r"no train data; give data\.train=FILE"),
-    (TextData(train="a.tsv"), "valid", r"no valid data; give data\.valid=FILE"),
+    (TextData(), "valid", r"no valid data; give data\.valid=FILE"),
     (TextData(train="nowhere.tsv"), "train", r"no file nowhere\.tsv; check the path"),
     (TextData(), "nowhere.tsv", r"no file nowhere\.tsv; check the path"),
     (TextData(source="multi30k"), "test_2016_flicker",

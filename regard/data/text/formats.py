@@ -1,0 +1,128 @@
+"""Own files: which are meant, of which format each is, and their rows.
+
+Files that hold pairs by themselves (TSV, CSV, JSONL, JSON, TMX, .xlsx, .parquet) are read one after the other.  Two plain files
+without tabs are line-aligned: source and target.
+"""
+
+import glob
+import re
+from collections.abc import Iterator
+from itertools import islice, zip_longest
+from pathlib import Path
+
+from regard.data.files import BadLine, read_lines_checked
+from regard.data.text.columns import DEFAULT
+from regard.data.text.delimited import read_delimited
+from regard.data.text.json_rows import read_json, read_jsonl
+from regard.data.text.rows import BadRow, ReadNotes, Row, bad_row, keep_rows
+from regard.data.text.tables import read_parquet, read_xlsx
+from regard.data.text.tmx import read_tmx
+
+__all__ = ["ENDINGS", "expand_paths", "is_aligned", "read_rows"]
+
+PAIRED = frozenset((".tsv", ".tab", ".csv", ".jsonl", ".ndjson", ".json", ".tmx", ".xlsx", ".parquet"))
+ENDINGS = PAIRED | {".txt", ".text", ".md"}  # read from a folder; plain or .gz
+SNIFFED = 100  # lines that decide whether a file holds tabs
+MAX_FILES = 10_000  # of a folder or a pattern
+
+_BREAKS = re.compile(r"\s*[\r\n]\s*")
+
+
+def expand_paths(own: str) -> list[Path]:
+    """The files of `data.train`: paths, patterns and folders, separated by commas; those of a pattern or folder are sorted."""
+    parts = [own] if Path(own).expanduser().exists() else [part.strip() for part in own.split(",")]
+    return [file for part in parts if part for file in _expand(part)]
+
+
+def _expand(part: str) -> list[Path]:
+    path = Path(part).expanduser()
+    if path.is_dir():
+        inside = (file for file in path.rglob("*") if not any(name.startswith(".") for name in file.relative_to(path).parts))
+        found = sorted(file for file in islice(inside, MAX_FILES) if _ending(file) in ENDINGS and file.is_file())
+        if not found:
+            raise ValueError(
+                f"{part} is a folder without text files ({', '.join(sorted(ENDINGS))}); give a file, or another folder"
+            )
+        return found
+    if not path.exists() and glob.has_magic(part):
+        found = sorted(Path(name) for name in islice(glob.iglob(str(path), recursive=True), MAX_FILES) if Path(name).is_file())
+        if not found:
+            raise ValueError(f"no file matches {part}; check the pattern")
+        return found
+    if not path.exists():
+        raise ValueError(f"no file {part}; check the path")
+    return [path]
+
+
+def _ending(file: Path) -> str:
+    """The ending that names the format, without .gz."""
+    return (Path(file.stem) if file.suffix == ".gz" else file).suffix.lower()
+
+
+def is_aligned(files: list[Path]) -> bool:
+    """Whether these are two plain files whose lines belong together."""
+    if len(files) != 2 or any(_ending(file) in PAIRED for file in files):
+        return False
+    return not all(map(_has_tabs, files))
+
+
+def _has_tabs(file: Path) -> bool:
+    lines = [line for line in islice(read_lines_checked(file), SNIFFED) if isinstance(line, str) and line.strip()]
+    return bool(lines) and 2 * sum("\t" in line for line in lines) > len(lines)
+
+
+def read_rows(files: list[Path], columns: str, pair: str, notes: ReadNotes, *, every: bool = False, lenient: bool = False,
+              ) -> Iterator[Row]:  # fmt: skip
+    """Stream source and target of each row; with `every`, the other columns follow; `notes` gets what was found.
+
+    With `lenient`, a table without the named columns is read by position: test data may come without a header row.
+    """
+    if not files:
+        raise ValueError("0 files given (); give a file of pairs, or two line-aligned ones")
+    if is_aligned(files):
+        if columns != DEFAULT and not lenient:
+            raise ValueError(f"data.columns={columns} is for files with columns; {files[0]} and {files[1]} have no tabs and are "
+                             "read line by line, source first")  # fmt: skip
+        yield from keep_rows(_aligned(*files), files[0], notes)
+        return
+    if len(files) > 2 and not any(_ending(file) in PAIRED for file in files) and not any(map(_has_tabs, files)):
+        raise ValueError(f"{len(files)} files given ({', '.join(map(str, files[:4]))}, …), and no tabs in them; give files of "
+                         "pairs, or two line-aligned ones")  # fmt: skip
+    for file in files:
+        rows = keep_rows(_read(file, columns, pair, notes, every, lenient), file, notes)
+        yield from map(_unbroken, rows) if _ending(file) in PAIRED - {".tsv", ".tab"} else rows
+
+
+def _unbroken(row: Row) -> Row:
+    """The cells without the line breaks that quotes allow."""
+    return tuple([_BREAKS.sub(" ", cell) if "\n" in cell or "\r" in cell else cell for cell in row])
+
+
+def _read(file: Path, columns: str, pair: str, notes: ReadNotes, every: bool, lenient: bool) -> Iterator[Row | BadRow]:
+    match _ending(file):
+        case ".jsonl" | ".ndjson":
+            return read_jsonl(file, columns)
+        case ".json":
+            return read_json(file, columns)
+        case ".tmx":
+            return read_tmx(file, columns, pair, notes)
+        case ".xlsx":
+            return read_xlsx(file, columns, notes, every=every, lenient=lenient)
+        case ".parquet":
+            return read_parquet(file, columns, notes)
+        case ending:
+            return read_delimited(file, columns, notes, every=every, lenient=lenient, quoted=ending == ".csv")
+
+
+def _aligned(source: Path, target: Path) -> Iterator[Row | BadRow]:
+    both = zip_longest(read_lines_checked(source), read_lines_checked(target))
+    for number, (left, right) in enumerate(both, 1):
+        if left is None or right is None:
+            short, long = (source, target) if left is None else (target, source)
+            raise ValueError(f"{short} ends after line {number - 1}, {long} has more lines; give files of the same length")
+        if isinstance(left, BadLine):
+            yield bad_row(left)
+        elif isinstance(right, BadLine):
+            yield bad_row(right, target)
+        else:
+            yield left, right

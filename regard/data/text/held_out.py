@@ -1,0 +1,113 @@
+"""A validation split of own texts that came without one.
+
+Pairs are chosen by the hash of their source, so that all copies of a sentence are on the same side, whatever the order of the
+file.  Of a plain text the end is held out.  The choice depends on the text alone: resuming and scoring find the same split.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+from regard.data.cache import cached
+
+__all__ = ["hash_source", "hold_out_pairs", "hold_out_start", "split_pairs", "split_text"]
+
+MAX_VALID = 2000  # pairs
+MIN_VALID = 50  # pairs, unless that is more than a tenth
+EVERY = 50  # one pair in this many is held out, and as much of a plain text
+MAX_TAIL, MIN_TAIL = 2_000_000, 20_000  # characters of a plain text
+MIN_TEXT = 200  # characters of a plain text that can be split
+MAX_CHARACTERS = 10_000  # of a text that is held out
+MAX_CLASSES = 1000  # more different targets are not classes
+VERSION = 1  # of this choice
+
+Pairs = Callable[[], Iterator[tuple[str, str]]]
+
+
+def hash_source(source: str) -> int:
+    """A 64-bit hash of a sentence, the same on every machine."""
+    return int.from_bytes(blake2b(source.strip().casefold().encode("utf-8", "replace"), digest_size=8).digest(), "big")
+
+
+def hold_out_pairs(pairs: Pairs, name: str, identity: object) -> dict[int, tuple[str, str]]:
+    """The pairs held out for validation, by the hash of their source: the smallest hashes, found in one pass, then cached."""
+
+    def write(_: Path) -> dict[str, object]:
+        smallest, limit, total, classes = dict[int, tuple[str, str]](), 1 << 64, 0, Counter[str]()
+        copies = Counter[int]()
+        for source, target in pairs():
+            if not source.strip() or not target.strip():
+                continue
+            total += 1
+            if len(classes) <= MAX_CLASSES:
+                classes[target] += 1
+            if len(source) <= MAX_CHARACTERS and len(target) <= MAX_CHARACTERS and (key := hash_source(source)) < limit:
+                smallest.setdefault(key, (source, target))
+                copies[key] += 1
+                if len(smallest) > 2 * MAX_VALID:
+                    kept = sorted(smallest)[: MAX_VALID + 1]
+                    limit, smallest = kept[-1], {key: smallest[key] for key in kept[:-1]}
+                    copies = Counter({key: copies[key] for key in smallest})
+        size = min(MAX_VALID, max(total // EVERY, min(MIN_VALID, total // 10), 1))
+        held = sorted(smallest)[:size]
+        if len(classes) <= MAX_CLASSES and 2 * len(classes) <= total:  # classes: at least one text of each is for training
+            gone = Counter[str]()
+            for key in held:
+                gone[smallest[key][1]] += copies[key]
+            held = [key for key in held if gone[smallest[key][1]] < classes[smallest[key][1]]]
+        if not held or len(smallest) < 2:
+            raise ValueError(f"{name} has {total} different pairs, too few to hold some out for validation; give data.valid=FILE"
+                             if total else f"{name} is empty; give a file with source and target on each line")  # fmt: skip
+        return {"held": [(key, *smallest[key]) for key in held]}
+
+    folder = cached(["held out", VERSION, identity], write)
+    held = json.loads((folder / "about.json").read_text(encoding="utf-8"))["held"]
+    return {key: (source, target) for key, source, target in held}
+
+
+def split_pairs(pairs: Pairs, name: str, identity: object, valid: bool) -> Pairs:
+    """The training pairs, or the validation pairs: one for each sentence held out."""
+
+    def stream() -> Iterator[tuple[str, str]]:
+        held = hold_out_pairs(pairs, name, identity)
+        yield from held.values() if valid else (pair for pair in pairs() if hash_source(pair[0]) not in held)
+
+    return stream
+
+
+def hold_out_start(text: Callable[[], Iterator[str]], name: str, identity: object) -> int:
+    """The character at which the validation part of a plain text starts: at a line, if it has lines."""
+
+    def write(_: Path) -> dict[str, object]:
+        total = sum(map(len, text()))
+        if total < MIN_TEXT:
+            raise ValueError(f"{name} has {total} characters, too few to hold some out for validation; give data.valid=FILE")
+        tail = min(MAX_TAIL, max(total // EVERY, min(MIN_TAIL, total // 10)))
+        start, at = total - tail, 0
+        for piece in text():
+            at += len(piece)
+            if at >= total - tail and piece.endswith("\n"):
+                start = at if at <= total - tail // 2 else start
+                break
+        return {"start": start}
+
+    folder = cached(["held out text", VERSION, identity], write)
+    return int(json.loads((folder / "about.json").read_text(encoding="utf-8"))["start"])
+
+
+def split_text(text: Callable[[], Iterator[str]], name: str, identity: object, valid: bool) -> Callable[[], Iterator[str]]:
+    """The training text, or the end of it that is held out."""
+
+    def stream() -> Iterator[str]:
+        start, at = hold_out_start(text, name, identity), 0
+        for piece in text():
+            part = piece[max(start - at, 0) :] if valid else piece[: max(start - at, 0)]
+            if part:
+                yield part
+            at += len(piece)
+            if not valid and at >= start:
+                return
+
+    return stream

@@ -1,0 +1,100 @@
+"""Rows of JSON: one object on each line (JSONL), or one array of objects.  Keys may be nested: translation.en."""
+
+import codecs
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from regard.data.files import MAX_LINE, BadLine, open_bytes, read_lines_checked
+from regard.data.text.columns import column_names
+from regard.data.text.rows import BadRow, Row, bad_row
+
+__all__ = ["lookup", "read_json", "read_jsonl"]
+
+CHUNK = 1 << 16  # bytes read at once
+
+
+def read_jsonl(file: Path, columns: str) -> Iterator[Row | BadRow]:
+    """Stream the rows of a JSONL file."""
+    keys = column_names(columns)
+    for number, line in enumerate(read_lines_checked(file), 1):
+        if isinstance(line, BadLine):
+            yield bad_row(line)
+        elif line.strip():
+            try:
+                value = json.loads(line)
+            except json.JSONDecodeError as error:
+                yield BadRow(number, "is not JSON", f"{error.msg}, column {error.colno}")
+            except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
+                yield BadRow(number, "is nested too deeply or has a number too long", "give an object with two texts")
+            else:
+                yield _row(value, keys, number)
+
+
+def read_json(file: Path, columns: str) -> Iterator[Row | BadRow]:
+    """Stream the objects of a JSON array, without reading it at once; numbers of bad ones count objects."""
+    keys, decoder = column_names(columns), json.JSONDecoder()
+    text, number, ended = "", 0, False
+    with open_bytes(file) as stream:
+        decode = codecs.getincrementaldecoder("utf-8-sig")().decode
+        while True:
+            chunk = stream.read(CHUNK)
+            try:
+                text += decode(chunk, final=not chunk)
+            except UnicodeDecodeError:
+                raise ValueError(f"{file} is not UTF-8; convert it, such as with `iconv -f latin1 -t utf-8`") from None
+            if number == 0:
+                text = text.lstrip()
+                if not text and chunk:
+                    continue
+                if text[:1] != "[":
+                    raise ValueError(f"{file} does not start with [; wanted an array of objects; name a file of one object on "
+                                     "each line .jsonl")  # fmt: skip
+                text, number = text[1:], 1
+            while not ended:
+                text = text.lstrip(" \t\r\n,")
+                if text[:1] == "]":
+                    ended = True
+                    break
+                try:
+                    value, end = decoder.raw_decode(text)
+                except RecursionError:
+                    raise ValueError(f"{file} is nested too deeply in its object {number}; give objects with two texts") from None
+                except ValueError:  # the rest of the object has not been read yet, or it is not JSON
+                    break
+                if end == len(text) and chunk:
+                    break  # a number may go on in the next chunk
+                yield _row(value, keys, number)
+                text, number = text[end:], number + 1
+            if ended:
+                return
+            if not chunk or len(text) > MAX_LINE:
+                why = "is not JSON" if not chunk else f"has over {MAX_LINE:,} characters or is not JSON"
+                raise ValueError(f"{file}: object {number} {why}; give an array of objects, or one object on each line (.jsonl)")
+
+
+def lookup(value: object, key: str) -> object:
+    """The value of a key, of a nested key with dots, or of a number (from 1) in a list."""
+    if isinstance(value, dict) and key in value:
+        return value[key]
+    for part in key.split("."):
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and part.isdecimal() and 0 < int(part) <= len(value):
+            value = value[int(part) - 1]
+        else:
+            return None
+    return value
+
+
+def _row(value: object, keys: list[str], number: int) -> Row | BadRow:
+    cells = [lookup(value, key) for key in keys]
+    cells[1:] = [str(cell) if isinstance(cell, int) else cell for cell in cells[1:]]  # a class may be a number
+    texts = tuple(cell for cell in cells if isinstance(cell, str))
+    if len(texts) < len(keys):
+        has = ", ".join(map(str, value))[:200] if isinstance(value, dict) else type(value).__name__
+        wanted = " and ".join(map(repr, keys))
+        return BadRow(number, f"needs text under {wanted}, it has {has}", "name its keys in data.columns")
+    if any("\ud800" <= character <= "\udfff" for text in texts if not text.isascii() for character in text):
+        return BadRow(number, "holds half a character (a surrogate such as \\ud800)", "fix the JSON")
+    return texts

@@ -1,0 +1,146 @@
+"""Split a text into lines and sentences by rules, and put nothing in and leave nothing out.
+
+A sentence ends at . ! ? … and their relatives in other scripts, with the quotes and brackets that close after them.  A full stop is
+no end after an abbreviation (Dr., z.B., etc.), an initial (J. S. Bach), inside a number or a name (3.14, example.com), nor before a
+lower-case letter.  Chinese and Japanese put no space between sentences, all others do.
+"""
+
+import re
+from collections.abc import Callable
+
+__all__ = ["cut_text", "is_cjk", "split_text"]
+
+# Abbreviations, without their last full stop, in lower case.  After a title or a reference the sentence goes on whatever follows;
+# after the others (etc., Inc.) it goes on unless a capital letter follows.
+_TITLES = frozenset(
+    # English
+    "dr mr mrs ms messrs mx prof rev fr hon gen col maj capt cmdr lt sgt cpl pvt adm gov sen rep pres st ste mt ft vs v viz cf e.g "
+    "i.e eg ie approx ca fig figs eq eqs sec ch vol vols pp p no nos nr ed eds op ver jan feb mar apr jun jul aug sep sept oct nov dec "
+    # Italian
+    "sig sigg sig.ra sig.na dott dott.ssa prof.ssa ing avv arch geom rag on egr gent spett mons card pag pagg p.es es cfr art artt "
+    "c.so p.zza v.le tel n nn lgt "
+    # German
+    "hr fr frl dipl ing mag z.b z.t d.h u.a v.a i.d.r o.ä bzw ggf evtl vgl s abs nr bd jh jhd str tel inkl exkl zzgl ggü mind max ca "
+    "geb gest u.u s.o s.u m.e "
+    # French
+    "m mm mme mmes mlle mlles me mgr bd av chap p.ex c.-à-d env éd réf boul"
+    .split()
+)  # fmt: skip
+_OTHERS = frozenset(
+    "etc inc ltd co corp jr sr bros dept univ assn ave blvd rd est al a.m p.m am pm u.s u.k u.n e.u d.c ph.d b.a m.a b.sc m.sc "
+    "ecc s.p.a s.r.l a.c d.c usw usf u.s.w o.g n.chr v.chr gmbh s.a cie".split()
+)
+
+LOOK_AHEAD = 40  # characters that decide whether a sentence goes on
+
+_END = r"[.!?…‽⁇⁈⁉։؟۔۔॥।჻።፧፨᙮᠃᠉។៕꓿]"  # ends a sentence if a space follows
+_CJK_END = "。！？｡．"  # ends a sentence without one
+_CLOSERS = r"[\"'”’»›)\]}」』】》〉）〕＂＇*_]"  # quotes, brackets and emphasis that close with the sentence
+_OPENERS = "\"'“‘„‚«‹([{¿¡「『【《〈（〔*_-–—•#"
+_BOUNDARY = re.compile(rf"(?P<cjk>[{_CJK_END}]++{_CLOSERS}*+)\s*+|(?<!{_END})(?P<end>{_END}++{_CLOSERS}*+)\s++")  # linear in time
+_LETTER = re.compile(r"[^\W_]")
+_CLAUSE = re.compile(r"[,;:،؛、，；：–—)\]]\s*(?=\S)")
+_SPACE = re.compile(r"\s+(?=\S)")
+_LINE = re.compile(r"((?<!\s)\s*(?:\r\n|[\n\r\v\f\x85\u2028\u2029])\s*)")  # with the spaces around it
+
+
+def split_text(text: str) -> list[str]:
+    """Spaces and sentences in turn: space, sentence, space, …, space; joined, they are the text again.
+
+    The first and the last space may be empty; between sentences it is empty only after a Chinese or Japanese full stop.  A line break
+    ends a sentence.  A text without a letter or digit is one sentence, a text of spaces none.
+    """
+    pieces = [""]
+    for number, part in enumerate(_LINE.split(text)):
+        if number % 2:
+            pieces[-1] += part
+        else:
+            _add_line(part, pieces)
+    return pieces
+
+
+def _add_line(line: str, pieces: list[str]) -> None:
+    """Append the sentences of a line and the spaces after them; the space before the first joins the last one."""
+    body = line.strip()
+    if not body:
+        pieces[-1] += line
+        return
+    at = line.index(body[0])
+    pieces[-1] += line[:at]
+    cased, last = body != body.lower(), next((n for n in range(len(body) - 1, -1, -1) if body[n].isalnum()), -1)
+    start, word = 0, _first_word(body, 0)
+    for found in _BOUNDARY.finditer(body):
+        end = found.end("cjk") if found["cjk"] else found.end("end")
+        if found.end() >= len(body) or end > last or word >= end:
+            continue
+        if found["cjk"] or _is_end(body, start, found, cased):
+            pieces += [body[start:end], body[end : found.end()]]
+            start = found.end()
+            word = _first_word(body, start)
+    pieces += [body[start:], line[at + len(body) :]]
+
+
+def _first_word(text: str, start: int) -> int:
+    """Where the first letter or digit is: punctuation alone is no sentence."""
+    found = _LETTER.search(text, start)
+    return found.start() if found else len(text)
+
+
+def _is_end(body: str, start: int, found: re.Match[str], cased: bool) -> bool:
+    """Whether a mark with a space after it ends a sentence, by the word before it and the letter after it."""
+    mark, after = found["end"], body[found.end() : found.end() + LOOK_AHEAD]
+    following = after.lstrip(_OPENERS + " ")[:1]
+    lower = cased and following.islower()
+    if mark[0] != ".":  # a question or an exclamation; "Really?" he asked
+        return not lower
+    if mark.startswith(("...", "..")) or "…" in mark:
+        return not lower
+    before = body[max(start, found.start() - LOOK_AHEAD) : found.start()]
+    word = re.split(r"[\s(\[{\"“„«'’‘]", before)[-1]
+    name = word.lower().strip("*_-")
+    closed = len(mark.strip("*_")) > 1  # a quote or a bracket after the full stop
+    if name in _TITLES and not closed:
+        return False
+    if lower:
+        return False
+    if name in _OTHERS:
+        return closed or following.isupper() or not cased
+    if len(word) == 1 and word.isalpha() and word.isupper() and not closed:
+        return word == "I" and not re.search(r"(?:^|\s)[A-Z]\.\s*$|^$", before[:-1])  # an initial
+    if re.fullmatch(r"(?:[^\W\d_]\.)+[^\W\d_]", word) and not closed:  # initials or an abbreviation: J.R.R., U.S.
+        return False
+    if word.isdigit() and not closed:  # a German ordinal (am 3. Mai) or a numbered item (1. First) goes on
+        return not (len(word) <= 2 and (before.strip() == word or re.match(_MONTHS, after) is not None))
+    return True
+
+
+_MONTHS = re.compile(
+    r"(?:Jänner|Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember|Jahrhundert|Klasse|Platz|Stock)\b"
+)
+
+
+def cut_text(text: str, fits: Callable[[str], bool]) -> list[str]:
+    """Spaces and pieces in turn, as of `split_text`, each piece short enough: cut after a comma, at a space, or inside a word."""
+    if len(text) < 2 or fits(text):
+        return ["", text, ""]
+    at = _cut_position(text)
+    left, right = text[:at], text[at:]
+    space = left[len(left.rstrip()) :] if left.strip() else ""
+    first, second = cut_text(left[: len(left) - len(space)], fits), cut_text(right, fits)
+    return [*first[:-1], first[-1] + space + second[0], *second[1:]]
+
+
+def _cut_position(text: str) -> int:
+    """Where to cut: the clause nearest to the middle, if it is in the middle half; else a space; else the middle."""
+    middle, size = len(text) / 2, len(text)
+    for pattern in (_CLAUSE, _SPACE):
+        ends = [found.end() for found in pattern.finditer(text) if size / 4 <= found.end() <= 3 * size / 4]
+        if ends:
+            return min(ends, key=lambda end: abs(end - middle))
+    ends = [found.end() for found in _SPACE.finditer(text) if 0 < found.end() < size]
+    return min(ends, key=lambda end: abs(end - middle)) if ends else size // 2
+
+
+def is_cjk(character: str) -> bool:
+    """Whether a character is written without a space before the next: Chinese, Japanese, and their punctuation."""
+    return "\u2e80" <= character <= "\u9fff" or "\uf900" <= character <= "\ufaff" or "\uff00" <= character <= "\uffef"
