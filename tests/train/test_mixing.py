@@ -125,7 +125,7 @@ def test_a_run_that_mixes_in_others_brings_them_along(home):
 
 def test_classes_that_only_the_old_data_has_are_kept(home):
     folder = home["text_classification"]
-    (folder / "other.tsv").write_text("the door sang\tundecided\nthe mat sang\tfor\n" * 20)
+    (folder / "other.tsv").write_text("".join(f"the door {i} sang\tundecided\nthe mat {i} sang\tfor\n" for i in range(20)))
     run = fine_tuned("text_classification", folder, f"{folder}/other.tsv:0.5", steps=1)
     fit(run, folder / "classes")
     assert (folder / "classes/labels.txt").read_text().split() == ["against", "for", "undecided"]
