@@ -110,6 +110,19 @@ def test_translations_are_counted_and_those_in_the_training_data_said(regard, tm
     assert "not checked whether sentences are in the training data" in gone.err
 
 
+@pytest.mark.parametrize(("third", "signature"), [("ein hund schlief", "nrefs:2|"), ("", "nrefs:var|")])
+def test_every_reference_column_counts_and_the_signature_says_so(regard, small_run, tmp_path, third, signature):
+    rows = [("a b c", "der hund lief", "ein hund lief"), ("d e f", "der mann lief", "ein mann lief"),
+            ("c a b", "der hund schlief", third)]  # fmt: skip
+    (tmp_path / "own.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    found = json.loads(regard("score", small_run, "--on", tmp_path / "own.tsv", "--errors", "--json").out)
+    assert all(signature in score["signature"] for score in found["scores"] if score["name"].startswith(("BLEU", "chrF")))
+    assert found["examples"] == 3
+    references = {row["input"]: row["references"] for row in found["worst"]}
+    assert references["a b c"] == ["der hund lief", "ein hund lief"]
+    assert references["c a b"] == ["der hund schlief", *filter(None, [third])]
+
+
 def test_a_run_can_be_scored_on_the_validation_data_of_another(regard, small_run, tmp_path):
     from regard.tasks import read_run
     from regard.train.loop import fit

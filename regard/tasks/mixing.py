@@ -18,7 +18,7 @@ from regard.run_folder import RunFolder
 from regard.tasks.metrics import Score
 from regard.tasks.task import ScoreOptions, Task
 
-__all__ = ["mix_parts", "require_mixable", "score_mixed", "training_data"]
+__all__ = ["advise_mixing", "mix_parts", "require_mixable", "score_mixed", "training_data"]
 
 MAX_RUNS = 16  # that mix one another in, or start from one another
 
@@ -65,6 +65,19 @@ def _read_data(file: Path) -> tuple[str, Any]:
     data, task = tables.get("data", {}), str(tables.get("task", ""))
     known = {field.name for field in dataclasses.fields(TextData)}
     return task, build("data", TextData, data) if {*data} <= known else None
+
+
+def advise_mixing(run: Run) -> str:
+    """What to tell of a run that fine-tunes another on other data, which it may forget."""
+    file = RunFolder(run.init).run if run.init and not run.data.mix else None
+    if file is None or not file.exists():
+        return ""
+    task, data = _read_data(file)
+    same = data is not None and (data.source, data.train) == (run.data.source, run.data.train)
+    if task != run.task or data is None or same or not (data.source or data.train):
+        return ""
+    return (f"fine-tuning may forget what {run.init} has learned; data.mix={run.init}:0.5 mixes its training data in, "
+            f"data.mix={run.init}:0 shows its validation loss")  # fmt: skip
 
 
 def training_data(run: Run) -> Iterator[TextData]:

@@ -9,7 +9,7 @@ from tiny_tasks import tiny_run, write_data
 from regard.data.text.mixture import MixedStore
 from regard.tasks import read_run, task_of
 from regard.tasks.metrics import evaluate
-from regard.tasks.mixing import mix_parts, training_data
+from regard.tasks.mixing import advise_mixing, mix_parts, training_data
 from regard.train.loop import fit
 
 
@@ -101,6 +101,14 @@ def test_a_share_of_0_shows_the_old_score_and_mixes_nothing(home):
     assert all(weight.equal(plain[name]) for name, weight in shown.items())
     assert f"valid_loss_mix/{old}" in log_of(folder / "shown")[-2]
     assert not any("mix" in key for line in log_of(folder / "plain") for key in line)
+
+
+def test_fine_tuning_on_other_data_names_the_mixture_that_prevents_forgetting(home, capsys):
+    folder = home["translation"]
+    fit(fine_tuned("translation", folder, "", steps=1), folder / "advised")
+    assert f"data.mix={folder}/old:0.5 mixes its training data in" in capsys.readouterr().err.replace("\n", "")
+    assert advise_mixing(fine_tuned("translation", folder, f"{folder}/old:0")) == ""
+    assert advise_mixing(read_run(folder / "old/run.toml")) == ""
 
 
 def test_files_and_named_sets_can_be_mixed_in(home):
