@@ -52,6 +52,19 @@ def test_training_photos_in_a_folder_are_counted_and_the_held_out_ones_scored_ap
     assert "none of the 1 images are training images" in regard("score", image_run, "--on", copied).err
 
 
+def test_images_of_the_run_that_was_fine_tuned_are_training_images_too(regard, image_run, photos, tmp_path):
+    from regard.tasks import read_run
+    from regard.train.loop import fit
+
+    rng = np.random.default_rng(2)
+    for label in ("day", "night"):
+        (tmp_path / "new" / label).mkdir(parents=True)
+        for number in range(3):
+            Image.fromarray(rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(tmp_path / "new" / label / f"{number}.png")
+    fit(read_run("images", (*FEW, f"data.train={tmp_path}/new", f"init={image_run}")), tmp_path / "run")
+    assert "18 of 20 images are training images" in regard("score", tmp_path / "run", "--on", photos).err
+
+
 def test_photos_are_scored_without_the_training_folder_too(regard, image_run, photos, tmp_path):
     shutil.copytree(photos, tmp_path / "copy")
     shutil.copytree(image_run, tmp_path / "run")

@@ -43,7 +43,7 @@ def _parts(data: TextData, task: str, whole: float, depth: int) -> Iterator[MixP
         files = RunFolder(name)
         if files.run.exists():
             old_task, old = _read_data(files.run)
-            if old_task != task or not isinstance(old, TextData):
+            if old_task != task or old is None:
                 raise ValueError(f"data.mix: {name} was trained on task {old_task}, this run on {task}; mix in a run of the same")
             own = 1 - sum(inner for _, inner in parse_mix(old.mix))
             yield MixPart(name, dataclasses.replace(old, mix="", max_len=data.max_len), whole * share * own)
@@ -59,9 +59,12 @@ def _parts(data: TextData, task: str, whole: float, depth: int) -> Iterator[MixP
             yield MixPart(name, file, whole * share)
 
 
-def _read_data(file: Path) -> tuple[str, Any]:
+def _read_data(file: Path) -> tuple[str, TextData | None]:
     """The task of a run.toml, and its [data] if that is text."""
-    _, tables = read_tables(file, (), {})
+    return _text_data(read_tables(file, (), {})[1])
+
+
+def _text_data(tables: Tables) -> tuple[str, TextData | None]:
     data, task = tables.get("data", {}), str(tables.get("task", ""))
     known = {field.name for field in dataclasses.fields(TextData)}
     return task, build("data", TextData, data) if {*data} <= known else None
@@ -82,17 +85,22 @@ def advise_mixing(run: Run) -> str:
 
 def training_data(run: Run) -> Iterator[TextData]:
     """The text that a run has been trained on: its own, what it mixes in, and that of the runs it started from."""
-    data, init = run.data, run.init
+    yield dataclasses.replace(run.data, mix="")
+    yield from (part.data for part in mix_parts(run) if part.share)
+    for tables in earlier_runs(run.init):
+        task, data = _text_data(tables)
+        if task == run.task and data is not None and (data.source or data.train):  # an imported run has no data
+            yield dataclasses.replace(data, mix="")
+            yield from (part.data for part in _parts(data, task, 1.0, 0) if part.share)
+
+
+def earlier_runs(init: str) -> Iterator[Tables]:
+    """The tables of the run that was started from, of the one which that started from, and so on, as far as they are there."""
     for _ in range(MAX_RUNS):
-        yield dataclasses.replace(data, mix="")
-        yield from (part.data for part in _parts(data, run.task, 1.0, 0) if part.share)
-        files = RunFolder(init) if init else None
-        if files is None or not files.run.exists():
+        if not init or not (file := RunFolder(init).run).exists():
             return
-        _, tables = read_tables(files.run, (), {})
-        task, data = _read_data(files.run)
-        if task != run.task or data is None:  # what it read is not of the kind that is scored
-            return
+        _, tables = read_tables(file, (), {})
+        yield tables
         init = str(tables.get("init", ""))
 
 
