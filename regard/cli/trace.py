@@ -43,5 +43,5 @@ def trace(
     console.print(to_table(found))
     if found.beam_size > 1:
         width = max(console.width, 4 * len(found.steps) + 40)  # four columns for each token: a narrow terminal wraps lines
-        console.print(to_tree(found), width=width, soft_wrap=True)
+        Console(highlight=False, width=width).print(to_tree(found), soft_wrap=True)
     console.print(f"answer  {' '.join(found.answer)}  (score {found.score:.4f})", markup=False, soft_wrap=True)
