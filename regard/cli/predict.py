@@ -46,15 +46,15 @@ Answer = TypeVar("Answer")
 def translate(run: RunPath, sentences: options.Sentences = None, input_: Input = None, beam: options.Beam = None,
               n_best: options.NBest = 1, length_penalty: options.LengthPenalty = None, tokens: options.AnswerTokens = None,
               batch: options.BatchSize = None, temperature: options.Temperature = None, top_k: options.TopK = 0,
-              top_p: options.TopP = 1.0, seed: options.Seed = 0, device: Device = "auto", precision: Precision = "float32",
-              json_: Json = False) -> None:  # fmt: skip
+              top_p: options.TopP = 1.0, seed: options.Seed = 0, glossary: options.GlossaryFile = None,
+              device: Device = "auto", precision: Precision = "float32", json_: Json = False) -> None:  # fmt: skip
     """Translate sentences with a trained run.
 
     regard translate runs/multi30k "A man is riding a bike." --beam 5 --n-best 3
     """
     translator: Translator = open_run(run, "translate", device, precision)
     search = partial(translator.translate, beam=beam, n_best=n_best, length_penalty=length_penalty, tokens=tokens,
-                     batch=batch, temperature=temperature, top_k=top_k, top_p=top_p)  # fmt: skip
+                     batch=batch, temperature=temperature, top_k=top_k, top_p=top_p, glossary=glossary)  # fmt: skip
     _answer(translator, search, sentences, input_, json_, n_best, seed)
 
 

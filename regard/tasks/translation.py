@@ -22,6 +22,7 @@ from regard.data.sources import SOURCES
 from regard.data.text.batches import PairBatch, all_pair_batches, pad, pair_batches
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, prepare_pairs, require_special
+from regard.data.text.glossary import GlossaryLike, continuing_tokens, to_glossary
 from regard.data.text.mixture import MixedStore
 from regard.data.text.references import choose_references
 from regard.data.text.rows import ReadNotes
@@ -29,7 +30,7 @@ from regard.data.text.splits import find_split, source_names, task_prefixes
 from regard.data.text.store import PairStore, TextStore
 from regard.data.text.tokenizer import Tokenizer, to_ids
 from regard.decode import search
-from regard.decode.constraints import Constraint, constrained, required_phrases
+from regard.decode.constraints import Constraint, Required, constrained, required_phrases
 from regard.decode.fast import decoder
 from regard.decode.logits_processors import logits_processor
 from regard.decode.search import Hypothesis
@@ -122,6 +123,7 @@ class Translator:
     def translate(
         self, texts: Sequence[str] | Sequence[list[int]], *, beam: int | None = None, n_best: int = 1,
         length_penalty: float | None = None, tokens: int | None = None, batch: int | None = None,
+        glossary: GlossaryLike | None = None,
         temperature: float | None = None, top_k: int = 0, top_p: float = 1.0, seed: int = 0, scored: bool = False,
         split: bool | None = None, protect: bool | None = None, details: bool = False,
         progress: Callable[[int], None] = lambda done: None,
@@ -136,6 +138,7 @@ class Translator:
         `beam` and `length_penalty` are the run's unless given; with a `temperature` an answer is sampled instead of searched for.
         `tokens` is the most tokens of the answer to a sentence.  Greedy answers and samples have scores only if `scored`.
         `details` asks for the probability of each token and the coverage of the source by attention.  An empty text stays empty.
+        A `glossary` (a file of lines with source term, tab, target term; or a dictionary) gives translations that an answer must use.
         """
         decode = self.run.decode
         width, size = decode.beam_size if beam is None else beam, decode.batch_size if batch is None else batch
@@ -155,7 +158,8 @@ class Translator:
                 progress(done * len(texts) // len(sources))
 
             answers = self.search(sources, beam=1 if sampling else width, batch=size, penalty=penalty, scored=scored,
-                                  logprobs=details, tokens=tokens, sampling=sampling, constraints=phrases, progress=report)  # fmt: skip
+                                  logprobs=details, tokens=tokens, sampling=sampling, constraints=phrases, glossary=glossary,
+                                  progress=report)  # fmt: skip
             best = [self._translation(ids, found[:n_best]) for ids, found in zip(sources, answers, strict=True)]
             if details:
                 covered = source_coverage(self.model, self.tokenizer.special, sources, [answer.ids for answer in best])
@@ -184,12 +188,14 @@ class Translator:
     def search(
         self, sources: Sequence[list[int]], *, beam: int, batch: int, penalty: float, scored: bool = False,
         logprobs: bool = False, tokens: int | None = None, sampling: Sampling | None = None,
-        constraints: Sequence[Sequence[Constraint]] | None = None, progress: Callable[[int], None] = lambda done: None,
+        constraints: Sequence[Sequence[Constraint]] | None = None, glossary: GlossaryLike | None = None,
+        progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Token ids in, token ids out: the answers to each sentence, best first, in the order of the sentences.
 
         `logprobs` asks for the log-probability of each token.  `constraints` are phrases, for each sentence, that its answers
-        must contain: each is a list of token ids, or a list of such alternatives.
+        must contain: each is a list of token ids, or a list of such alternatives.  A `glossary` adds a translation of each of its
+        terms that a sentence has.
         """
         special, device = self.tokenizer.special, next(self.model.parameters()).device
         processor = logits_processor(self.run.decode, special.eos)
@@ -197,11 +203,11 @@ class Translator:
                                 "processor": processor}  # fmt: skip
         generator, steps = torch.Generator(device).manual_seed(sampling.seed if sampling else 0), decoder(self.model)
 
-        if constraints is not None and sampling is not None:
+        if sampling is not None and (constraints is not None or glossary is not None):
             raise ValueError("phrases cannot be required of a sample; leave out the temperature")
         if constraints is not None and len(constraints) != len(sources):
             raise ValueError(f"constraints for {len(constraints)} sentences, got {len(sources)}; give a list for each")
-        required = None if constraints is None else [required_phrases(phrases, special.eos) for phrases in constraints]
+        required = self._require(sources, constraints or [[]] * len(sources), glossary) if constraints or glossary else None
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
             source = pad([sources[row] for row in rows], special).to(device)
@@ -239,6 +245,17 @@ class Translator:
                 done += len(rows)
                 progress(done)
         return answers
+
+    def _require(self, sources: Sequence[list[int]], constraints: Sequence[Sequence[Constraint]],
+                 glossary: GlossaryLike | None) -> list[Required]:  # fmt: skip
+        """What the answer to each sentence must contain."""
+        eos, tokenizer = self.tokenizer.special.eos, self.tokenizer
+        if glossary is None:
+            return [required_phrases(phrases, eos) for phrases in constraints]
+        terms, continuing = to_glossary(glossary), continuing_tokens(tokenizer)
+        phrases = terms.phrases(tokenizer)
+        found = ([phrases[term] for term in terms.find(tokenizer.decode(source))] for source in sources)
+        return [required_phrases([*own, *more], eos, continuing) for own, more in zip(constraints, found, strict=True)]
 
     def _threads(self, sentences: int) -> int:
         """How many threads pay off, each on a core of its own."""
