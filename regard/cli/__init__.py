@@ -19,6 +19,7 @@ import typer
 from regard.cli.convert import export, import_
 from regard.cli.inspect import cost, show
 from regard.cli.predict import ask, caption, classify, embed, fill, generate, neighbors, transcribe, translate
+from regard.cli.runs import runs
 from regard.cli.train import compare, recipes, score, train
 from regard.version import VERSION
 
@@ -31,7 +32,7 @@ app = typer.Typer(
     help="Train, run and see inside Transformers, on your own data, on your own machine.",
 )  # fmt: skip
 VERBS = (train, recipes, translate, ask, generate, fill, classify, caption, transcribe, embed, neighbors, import_, export, score,
-         compare, show, cost)  # fmt: skip
+         compare, show, cost, runs)  # fmt: skip
 for verb in VERBS:
     app.command(verb.__name__.rstrip("_"))(verb)
 
