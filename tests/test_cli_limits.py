@@ -22,7 +22,8 @@ def test_a_recipe_is_said_to_be_exportable_exactly_if_it_is(recipe):
 
 @pytest.mark.parametrize(
     ("recipe", "shown"),
-    [("multi30k", True), ("multi30k-seq2seq", False), ("cifar10-vit", True), ("cifar10-resnet", False), ("cifar10-attention-cnn", True),
+    [("multi30k", True), ("multi30k-seq2seq", False), ("cifar10-vit", True), ("cifar10-resnet", False),
+     ("cifar10-attention-cnn", True),
      ("wikitext-word2vec", False), ("wikitext-elmo", False)],
 )  # fmt: skip
 def test_a_model_without_attention_is_said_to_have_nothing_to_show(recipe, shown):
