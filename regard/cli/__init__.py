@@ -17,8 +17,10 @@ from typing import Annotated
 import typer
 
 from regard.cli.convert import export, import_
+from regard.cli.doctor import doctor
 from regard.cli.inspect import cost, show
 from regard.cli.predict import ask, caption, classify, embed, fill, generate, neighbors, transcribe, translate
+from regard.cli.runs import runs
 from regard.cli.score import compare, score
 from regard.cli.trace import trace
 from regard.cli.train import recipes, train
@@ -33,7 +35,7 @@ app = typer.Typer(
     help="Train, run and see inside Transformers, on your own data, on your own machine.",
 )  # fmt: skip
 VERBS = (train, recipes, translate, ask, generate, fill, classify, caption, transcribe, embed, neighbors, import_, export, score,
-         compare, show, trace, cost)  # fmt: skip
+         compare, show, trace, cost, runs, doctor)  # fmt: skip
 for verb in VERBS:
     app.command(verb.__name__.rstrip("_"))(verb)
 
