@@ -52,6 +52,19 @@ def test_training_photos_in_a_folder_are_counted_and_the_held_out_ones_scored_ap
     assert "none of the 1 images are training images" in regard("score", image_run, "--on", copied).err
 
 
+def test_images_of_the_run_that_was_fine_tuned_are_training_images_too(regard, image_run, photos, tmp_path):
+    from regard.tasks import read_run
+    from regard.train.loop import fit
+
+    rng = np.random.default_rng(2)
+    for label in ("day", "night"):
+        (tmp_path / "new" / label).mkdir(parents=True)
+        for number in range(3):
+            Image.fromarray(rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(tmp_path / "new" / label / f"{number}.png")
+    fit(read_run("images", (*FEW, f"data.train={tmp_path}/new", f"init={image_run}")), tmp_path / "run")
+    assert "18 of 20 images are training images" in regard("score", tmp_path / "run", "--on", photos).err
+
+
 def test_photos_are_scored_without_the_training_folder_too(regard, image_run, photos, tmp_path):
     shutil.copytree(photos, tmp_path / "copy")
     shutil.copytree(image_run, tmp_path / "run")
@@ -103,11 +116,24 @@ def test_translations_are_counted_and_those_in_the_training_data_said(regard, tm
     values = [row["chrF"] for row in found["worst"]]
     assert values == sorted(values)
     plain = json.loads(regard("score", run, "--json").out)
-    assert {score["count"] for score in plain} == {6, 7}
+    assert {score["examples"] for score in plain} == {6, 7}
     (tmp_path / "train.tsv").unlink()
     gone = regard("score", run)
     assert gone.code == 0
     assert "not checked whether sentences are in the training data" in gone.err
+
+
+@pytest.mark.parametrize(("third", "signature"), [("ein hund schlief", "nrefs:2|"), ("", "nrefs:var|")])
+def test_every_reference_column_counts_and_the_signature_says_so(regard, small_run, tmp_path, third, signature):
+    rows = [("a b c", "der hund lief", "ein hund lief"), ("d e f", "der mann lief", "ein mann lief"),
+            ("c a b", "der hund schlief", third)]  # fmt: skip
+    (tmp_path / "own.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    found = json.loads(regard("score", small_run, "--on", tmp_path / "own.tsv", "--errors", "--json").out)
+    assert all(signature in score["signature"] for score in found["scores"] if score["name"].startswith(("BLEU", "chrF")))
+    assert found["examples"] == 3
+    references = {row["input"]: row["references"] for row in found["worst"]}
+    assert references["a b c"] == ["der hund lief", "ein hund lief"]
+    assert references["c a b"] == ["der hund schlief", *filter(None, [third])]
 
 
 def test_a_run_can_be_scored_on_the_validation_data_of_another(regard, small_run, tmp_path):

@@ -154,7 +154,7 @@ def _print_comparison(found: "Comparison") -> None:
 
     # As Text, brackets in the name of a folder or file are not markup.
     title = printable(f"{found.title}: {found.metric} of {found.whole.sentences:,} sentences", keep="")
-    table = Table(title=Text(title), title_justify="left", caption=found.signature, caption_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     for heading in ("words", "sentences", *found.runs):
         table.add_column(Text(printable(heading, keep="")), justify="right")
     for bucket in found.buckets:
@@ -163,6 +163,7 @@ def _print_comparison(found: "Comparison") -> None:
     table.add_row("all", f"{found.whole.sentences:,}", *(f"{score:.2f}" for score in found.whole.bleu))
     table.add_row("chrF", "", *(f"{score:.2f}" for score in found.whole.chrf))
     Console(width=None if sys.stdout.isatty() else 130).print(table)
+    print(found.signature)  # not in the table, which would break it
 
 
 def print_scores(scores: "Iterable[Score]") -> None:

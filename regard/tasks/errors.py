@@ -23,14 +23,14 @@ class ClassErrors(NamedTuple):
     """How well one class is found."""
 
     label: str
-    count: int  # examples of the class
+    examples: int  # of the class
     chosen: int  # examples that the model takes for it
     right: int
 
     @property
     def recall(self) -> float | None:
         """The share of its examples that are found."""
-        return self.right / self.count if self.count else None
+        return self.right / self.examples if self.examples else None
 
     @property
     def precision(self) -> float | None:
@@ -43,7 +43,7 @@ class Confusion(NamedTuple):
 
     wanted: str
     answer: str
-    count: int
+    times: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class ErrorAnalysis:
     def confused(self, count: int | None = None) -> list[Confusion]:
         """The pairs of classes that are confused, the most frequent first."""
         wrong = [Confusion(*pair, number) for pair, number in self._pairs().items() if pair[0] != pair[1]]
-        return sorted(wrong, key=lambda pair: (-pair.count, pair.wanted, pair.answer))[:count]
+        return sorted(wrong, key=lambda pair: (-pair.times, pair.wanted, pair.answer))[:count]
 
     def _pairs(self) -> Counter[tuple[str, str]]:
         return Counter((example.wanted[0], example.answer) for example in self.examples)

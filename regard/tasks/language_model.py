@@ -16,6 +16,7 @@ from regard.config import Run
 from regard.data.position import BatchStream, DataPosition
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, encode_text_split, prepare_text
+from regard.data.text.mixture import MixedStore
 from regard.data.text.store import PairStore, TextStore
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.windows import WindowBatch, all_windows, windows
@@ -162,7 +163,7 @@ def next_token_loss(model: CausalModel, batch: WindowBatch, label_smoothing: flo
     return linear_cross_entropy(features, model.output.weight, model.output.bias, batch.text[:, 1:].flatten(), label_smoothing)
 
 
-def plain_text(store: PairStore | TextStore) -> TextStore:
+def plain_text(store: PairStore | TextStore | MixedStore) -> TextStore:
     """The store of a task that learns from plain text."""
     assert isinstance(store, TextStore)
     return store

@@ -26,7 +26,7 @@ class Score(NamedTuple):
     value: float
     signature: str
     unit: str = ""  # "%" for shares
-    count: int | None = None  # examples scored
+    examples: int | None = None  # that were scored
     what: str = ""  # they are, if the signature does not say so: "sentences"
     low: float | None = None  # of a 95 % confidence interval
     high: float | None = None
@@ -38,7 +38,7 @@ class Score(NamedTuple):
     @property
     def details(self) -> str:
         """How many examples, the signature and the confidence interval, in one line."""
-        counted = f"{self.count:,} {self.what}" if self.what else ""
+        counted = f"{self.examples:,} {self.what}" if self.what else ""
         between = "" if self.low is None else f"95 % confidence {self.low:.2f} to {self.high:.2f}"
         return "; ".join(filter(None, (counted, self.signature, between)))
 
@@ -127,7 +127,7 @@ def _corpus_score(name: str, metric: BLEU | CHRF, answers: Sequence[str], stream
         found: Any = metric.corpus_score(list(answers), streams, n_bootstrap=bootstrap or 1)
     finally:
         logger.setLevel(before)
-    score = Score(name, found.score, str(metric.get_signature()), count=len(answers), what="sentences")
+    score = Score(name, found.score, str(metric.get_signature()), examples=len(answers), what="sentences")
     if not bootstrap:
         return score
     return score._replace(low=max(0.0, found._mean - found._ci), high=min(100.0, found._mean + found._ci))

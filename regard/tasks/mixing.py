@@ -18,7 +18,7 @@ from regard.run_folder import RunFolder
 from regard.tasks.metrics import Score
 from regard.tasks.task import ScoreOptions, Task
 
-__all__ = ["mix_parts", "require_mixable", "score_mixed", "training_data"]
+__all__ = ["advise_mixing", "mix_parts", "require_mixable", "score_mixed", "training_data"]
 
 MAX_RUNS = 16  # that mix one another in, or start from one another
 
@@ -43,7 +43,7 @@ def _parts(data: TextData, task: str, whole: float, depth: int) -> Iterator[MixP
         files = RunFolder(name)
         if files.run.exists():
             old_task, old = _read_data(files.run)
-            if old_task != task or not isinstance(old, TextData):
+            if old_task != task or old is None:
                 raise ValueError(f"data.mix: {name} was trained on task {old_task}, this run on {task}; mix in a run of the same")
             own = 1 - sum(inner for _, inner in parse_mix(old.mix))
             yield MixPart(name, dataclasses.replace(old, mix="", max_len=data.max_len), whole * share * own)
@@ -59,27 +59,48 @@ def _parts(data: TextData, task: str, whole: float, depth: int) -> Iterator[MixP
             yield MixPart(name, file, whole * share)
 
 
-def _read_data(file: Path) -> tuple[str, Any]:
+def _read_data(file: Path) -> tuple[str, TextData | None]:
     """The task of a run.toml, and its [data] if that is text."""
-    _, tables = read_tables(file, (), {})
+    return _text_data(read_tables(file, (), {})[1])
+
+
+def _text_data(tables: Tables) -> tuple[str, TextData | None]:
     data, task = tables.get("data", {}), str(tables.get("task", ""))
     known = {field.name for field in dataclasses.fields(TextData)}
     return task, build("data", TextData, data) if {*data} <= known else None
 
 
+def advise_mixing(run: Run) -> str:
+    """What to tell of a run that fine-tunes another on other data, which it may forget."""
+    file = RunFolder(run.init).run if run.init and not run.data.mix else None
+    if file is None or not file.exists():
+        return ""
+    task, data = _read_data(file)
+    same = data is not None and (data.source, data.train) == (run.data.source, run.data.train)
+    if task != run.task or data is None or same or not (data.source or data.train):
+        return ""
+    return (f"fine-tuning may forget what {run.init} has learned; data.mix={run.init}:0.5 mixes its training data in, "
+            f"data.mix={run.init}:0 shows its validation loss")  # fmt: skip
+
+
 def training_data(run: Run) -> Iterator[TextData]:
     """The text that a run has been trained on: its own, what it mixes in, and that of the runs it started from."""
-    data, init = run.data, run.init
+    yield dataclasses.replace(run.data, mix="")
+    yield from (part.data for part in mix_parts(run) if part.share)
+    for tables in earlier_runs(run.init):
+        task, data = _text_data(tables)
+        if task == run.task and data is not None and (data.source or data.train):  # an imported run has no data
+            yield dataclasses.replace(data, mix="")
+            yield from (part.data for part in _parts(data, task, 1.0, 0) if part.share)
+
+
+def earlier_runs(init: str) -> Iterator[Tables]:
+    """The tables of the run that was started from, of the one which that started from, and so on, as far as they are there."""
     for _ in range(MAX_RUNS):
-        yield dataclasses.replace(data, mix="")
-        yield from (part.data for part in _parts(data, run.task, 1.0, 0) if part.share)
-        files = RunFolder(init) if init else None
-        if files is None or not files.run.exists():
+        if not init or not (file := RunFolder(init).run).exists():
             return
-        _, tables = read_tables(files.run, (), {})
-        task, data = _read_data(files.run)
-        if task != run.task or data is None:  # what it read is not of the kind that is scored
-            return
+        _, tables = read_tables(file, (), {})
+        yield tables
         init = str(tables.get("init", ""))
 
 

@@ -3,14 +3,16 @@
 Texts are compared without regard to white space, images by the pixels that are stored of them.
 """
 
+import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from regard.config import Run
+from regard.data.image.config import ImageData
 from regard.data.image.store import ImageStore, read_split
 from regard.data.progress import Report
 from regard.data.text.splits import find_split
-from regard.tasks.mixing import training_data
+from regard.tasks.mixing import earlier_runs, training_data
 
 __all__ = ["describe_overlap", "trained_images", "trained_texts"]
 
@@ -38,12 +40,22 @@ def trained_images(run: Run, images: ImageStore, labels: Sequence[str], report: 
     try:
         train = read_split(run.data, run.model, "train", lambda text: None, labels=labels)
         known = {_digest(image) for image in train.images}
+        for data in _earlier_images(run):
+            known |= {_digest(image) for image in read_split(data, run.model, "train", lambda text: None).images}
     except (ValueError, OSError) as error:
         report(f"not checked whether training images are among them, which are not available: {error}")
         return None
     trained = [_digest(image) in known for image in images.images]
     report(describe_overlap(trained, "images", "training images"))
     return trained
+
+
+def _earlier_images(run: Run) -> Iterator[ImageData]:
+    """The images of the runs that a run was initialized from, read as this run reads them; imported ones have none."""
+    for tables in earlier_runs(run.init):
+        source, train, valid = (str(tables.get("data", {}).get(key, "")) for key in ("source", "train", "valid"))
+        if tables.get("task") == run.task and (source or train):
+            yield dataclasses.replace(run.data, source=source, train=train, valid=valid)
 
 
 def describe_overlap(trained: Sequence[bool], what: str, where: str) -> str:

@@ -39,7 +39,7 @@ from regard.layers.tap import attention_modules, tap_of
 from regard.tasks.coverage import source_coverage
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score
-from regard.tasks.mixing import mix_parts
+from regard.tasks.mixing import advise_mixing, mix_parts
 from regard.tasks.overlap import trained_texts
 from regard.tasks.paragraphs import SentenceTranslator, Translation, translate_texts
 from regard.tasks.scoring import score_translations
@@ -394,7 +394,7 @@ def _score_set(translator: Translator, name: str, split: str, options: ScoreOpti
 
 def _advice(run: Run, batches: int) -> str:
     if len(source_names(run.data)) < 2 or batches >= 4:
-        return ""
+        return advise_mixing(run)
     return ("a batch holds texts of one length, so often of one set: a step of several batches trains a mixture better, such as "
             "train.batch_tokens=1024 train.accumulate=4")  # fmt: skip
 

@@ -244,7 +244,7 @@ def _loop(training: _Training, log: Log | None) -> None:
     stream = task.batches(training.run, training.dataset, state.position)
     began = time.monotonic() - state.seconds
     world.copy_from_main(state_tensors(model).values())
-    before = _first_losses(training, log) if log is not None else {}
+    old_losses = _first_losses(training, log) if log is not None else {}
     model.train()
     divergence: Divergence | None = None
     timer, name = StepTimer(t), training.run.name
@@ -305,7 +305,7 @@ def _loop(training: _Training, log: Log | None) -> None:
                     mixed = training.mixed_losses()
                     log.write(state.step, valid_loss=valid, **perplexity, **{KEY + name: loss for name, loss in mixed.items()})
                     words = "".join(f", {name} {value:.2f}" for name, value in perplexity.items())
-                    report(f"step {state.step:,}: validation loss {valid:.4f}{describe(mixed, before)}{words}")
+                    report(f"step {state.step:,}: validation loss {valid:.4f}{describe(mixed, old_losses)}{words}")
                     _show_samples(training)
                 state.record(valid)
                 timer.pause("evaluation", t.eval_every, time.monotonic() - paused)

@@ -46,15 +46,15 @@ def _class_lines(analysis: ErrorAnalysis) -> Iterator[str]:
     yield f"{'true class':{wide}}{headings}   examples  recall  precision"
     for name, row, errors in zip(names, analysis.matrix(), analysis.classes(), strict=True):
         cells = "".join(f"  {count:>{size},}" for count, size in zip(row, columns, strict=False))
-        yield f"{name:{wide}}{cells}   {errors.count:>8,}  {_percent(errors.recall):>6}  {_percent(errors.precision):>9}"
+        yield f"{name:{wide}}{cells}   {errors.examples:>8,}  {_percent(errors.recall):>6}  {_percent(errors.precision):>9}"
     if not few and (confused := analysis.confused(CONFUSED)):
         yield "most confused"
         for pair in confused:
-            yield f"{pair.count:6,}  {printable(pair.wanted, keep='')} taken for {printable(pair.answer, keep='')}"
+            yield f"{pair.times:6,}  {printable(pair.wanted, keep='')} taken for {printable(pair.answer, keep='')}"
 
 
 def _worst_lines(analysis: ErrorAnalysis) -> Iterator[str]:
-    worst = analysis.worst(WORST)
+    worst = list({example.input: example for example in reversed(analysis.worst())}.values())[::-1][:WORST]  # each text once
     if not worst:
         yield "no mistakes"
     elif analysis.labels:
@@ -89,7 +89,7 @@ def to_json(analysis: ErrorAnalysis, scores: Sequence[Score], count: int | None 
         found["labels"] = list(analysis.labels)
         found["confusion"] = analysis.matrix()
         found["classes"] = [
-            {"label": c.label, "count": c.count, "recall": c.recall, "precision": c.precision} for c in analysis.classes()
+            {"label": c.label, "examples": c.examples, "recall": c.recall, "precision": c.precision} for c in analysis.classes()
         ]
         found["confused"] = [pair._asdict() for pair in analysis.confused()]
     found["worst"] = [_row(example, bool(analysis.labels)) for example in analysis.worst(count)]
@@ -135,8 +135,8 @@ def _draw(analysis: ErrorAnalysis, file: Path) -> list[str]:
         raise ValueError(f"{len(names)} classes are too many to draw; write .tsv or .json instead")
     counts = analysis.matrix()
     parts = [[count / max(1, sum(row)) for count in row] for row in counts]
-    side = 2.4 + 0.45 * len(names)
-    with new_figure(side + 0.8, side) as figure:
+    labels, cells = 0.09 * max(map(len, names)), 0.55 * max(4, len(names))  # inches
+    with new_figure(cells + labels + 2.4, cells + labels + 1.0) as figure:
         axes = figure.add_subplot()
         image = axes.imshow([[100 * part for part in row] for row in parts], cmap=palette(), vmin=0, vmax=100)
         axes.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)

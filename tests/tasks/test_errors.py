@@ -34,8 +34,8 @@ def test_matrix_recall_precision_and_pairs_agree_with_plain_loops(cases):
     accuracy = classification_scores([a for _, a, _ in cases], [w for w, _, _ in cases], LABELS, "images")[0].value
     assert accuracy == pytest.approx(100 * sum(matrix[i][i] for i in range(3)) / len(cases))
     confused = analysis.confused()
-    assert sum(pair.count for pair in confused) == sum(w != a for w, a, _ in cases)
-    assert [pair.count for pair in confused] == sorted((pair.count for pair in confused), reverse=True)
+    assert sum(pair.times for pair in confused) == sum(w != a for w, a, _ in cases)
+    assert [pair.times for pair in confused] == sorted((pair.times for pair in confused), reverse=True)
 
 
 @given(CASES)

@@ -123,7 +123,7 @@ def test_each_name_belongs_to_one_signature(tokenized):
 
 def test_scores_say_how_many_sentences_and_what_is_a_percentage():
     found = {score.name: score for score in translation_scores(ANSWERS, TWO, tokenized=False)}
-    assert {score.count for score in found.values()} == {4}
+    assert {score.examples for score in found.values()} == {4}
     assert found["BLEU"].details.startswith("4 sentences; nrefs:2|")
     assert (found["BLEU"].unit, found["exact match"].unit) == ("", "%")
     assert found["exact match"].details == "1 of 4 answers equal to a reference; 95 % confidence 4.56 to 69.94"

@@ -9,7 +9,7 @@ from tiny_tasks import tiny_run, write_data
 from regard.data.text.mixture import MixedStore
 from regard.tasks import read_run, task_of
 from regard.tasks.metrics import evaluate
-from regard.tasks.mixing import mix_parts, training_data
+from regard.tasks.mixing import advise_mixing, mix_parts, training_data
 from regard.train.loop import fit
 
 
@@ -103,6 +103,14 @@ def test_a_share_of_0_shows_the_old_score_and_mixes_nothing(home):
     assert not any("mix" in key for line in log_of(folder / "plain") for key in line)
 
 
+def test_fine_tuning_on_other_data_names_the_mixture_that_prevents_forgetting(home, capsys):
+    folder = home["translation"]
+    fit(fine_tuned("translation", folder, "", steps=1), folder / "advised")
+    assert f"data.mix={folder}/old:0.5 mixes its training data in" in capsys.readouterr().err.replace("\n", "")
+    assert advise_mixing(fine_tuned("translation", folder, f"{folder}/old:0")) == ""
+    assert advise_mixing(read_run(folder / "old/run.toml")) == ""
+
+
 def test_files_and_named_sets_can_be_mixed_in(home):
     folder = home["translation"]
     run = fine_tuned("translation", folder, f"{folder}/train.tsv:0.3,reverse:0.2")
@@ -125,7 +133,7 @@ def test_a_run_that_mixes_in_others_brings_them_along(home):
 
 def test_classes_that_only_the_old_data_has_are_kept(home):
     folder = home["text_classification"]
-    (folder / "other.tsv").write_text("the door sang\tundecided\nthe mat sang\tfor\n" * 20)
+    (folder / "other.tsv").write_text("".join(f"the door {i} sang\tundecided\nthe mat {i} sang\tfor\n" for i in range(20)))
     run = fine_tuned("text_classification", folder, f"{folder}/other.tsv:0.5", steps=1)
     fit(run, folder / "classes")
     assert (folder / "classes/labels.txt").read_text().split() == ["against", "for", "undecided"]
