@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
+from hf_models import SMALL, Both, hf_model, randomize, sentences, sharpen_attention
 
 from regard.config import DecodeConfig
 from regard.decode import search
@@ -13,7 +14,6 @@ from regard.decode.fast import decoder
 from regard.decode.logits_processors import logits_processor
 from regard.decode.search import Hypothesis
 from regard.interop.hf import import_model
-from hf_models import SMALL, Both, hf_model, randomize, sentences, sharpen_attention
 
 EOS, LIMIT, WIDTH = 1, 14, 4
 OPTIONS = {  # those of ours; `min_length` counts no start token

@@ -90,7 +90,9 @@ def test_a_text_of_spaces_has_no_sentence(text):
 
 
 TEXTS = st.text(st.sampled_from("aAbIÉ5。.!?…।؟\"'”»()[] \t\n\r,;:-") | st.characters(), max_size=60)
-WORDS = st.lists(st.sampled_from(["Dr.", "etc.", "He", "said", "3.", "U.S.", '"Go!"', "...", "ok.", "\n", "。", "(a.)"]), max_size=20)
+WORDS = st.lists(
+    st.sampled_from(["Dr.", "etc.", "He", "said", "3.", "U.S.", '"Go!"', "...", "ok.", "\n", "。", "(a.)"]), max_size=20
+)
 
 
 @given(TEXTS | WORDS.map(" ".join))
