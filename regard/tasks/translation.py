@@ -28,6 +28,7 @@ from regard.decode import search
 from regard.decode.fast import decoder
 from regard.decode.search import Hypothesis
 from regard.decode.workers import map_in_threads
+from regard.tasks.answer_html import answer_html, shorten
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, translation_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
@@ -59,6 +60,14 @@ class Translation:
     ids: list[int]
     score: float | None  # log-probability / length ** penalty; of a greedy answer or a sample only if asked for
     n_best: list["Translation"] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        score = "" if self.score is None else f", score {self.score:.3f}"
+        return f"Translation({shorten(self.text)}{score})"
+
+    def _repr_html_(self) -> str:
+        best = [(f"{hypothesis.score:.3f}", hypothesis.text) for hypothesis in self.n_best if hypothesis.score is not None]
+        return answer_html(self.text, ("score", "text"), best if len(best) > 1 else ())
 
 
 @dataclass(frozen=True)
