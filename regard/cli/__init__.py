@@ -18,7 +18,7 @@ import typer
 
 from regard.cli.convert import export, import_
 from regard.cli.doctor import doctor
-from regard.cli.inspect import cost, show
+from regard.cli.inspect import cost, positions, show
 from regard.cli.io import note
 from regard.cli.predict import ask, caption, classify, embed, fill, generate, neighbors, transcribe, translate
 from regard.cli.runs import runs
@@ -36,7 +36,7 @@ app = typer.Typer(
     help="Train, run and see inside Transformers, on your own data, on your own machine.",
 )  # fmt: skip
 VERBS = (train, recipes, translate, ask, generate, fill, classify, caption, transcribe, embed, neighbors, import_, export, score,
-         compare, show, trace, cost, runs, doctor)  # fmt: skip
+         compare, show, trace, positions, cost, runs, doctor)  # fmt: skip
 for verb in VERBS:
     app.command(verb.__name__.rstrip("_"))(verb)
 

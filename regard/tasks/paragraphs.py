@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from regard.data.text.placeholders import Protected, drop_surplus, find_protected, is_kept, lacking
 from regard.data.text.sentences import cut_text, is_cjk, split_text
+from regard.tasks.answer_html import answer_html, shorten
 
 __all__ = ["SentenceTranslator", "Translation", "join_translations", "translate_texts"]
 
@@ -38,6 +39,14 @@ class Translation:
     sentences: int = 1
     cut: int = 0  # sentences that were longer than the model takes, and were translated in pieces
     restored: int = 0  # placeholders, tags, addresses and numbers that the model left out, and that were put back
+
+    def __repr__(self) -> str:
+        score = "" if self.score is None else f", score {self.score:.3f}"
+        return f"Translation({shorten(self.text)}{score})"
+
+    def _repr_html_(self) -> str:
+        best = [(f"{hypothesis.score:.3f}", hypothesis.text) for hypothesis in self.n_best if hypothesis.score is not None]
+        return answer_html(self.text, ("score", "text"), best if len(best) > 1 else ())
 
 
 class SentenceTranslator(NamedTuple):
