@@ -82,6 +82,12 @@ class Translator:
     tokenizer: Tokenizer
     run: Run
     decode_ids: Callable[[Tokenizer, list[int]], str] = Tokenizer.decode  # how the ids of an answer become text
+    target_tokenizer: Tokenizer | None = None  # of the answers, if their vocabulary is not the source's
+
+    @property
+    def answer_tokenizer(self) -> Tokenizer:
+        """The tokenizer of the answers."""
+        return self.target_tokenizer or self.tokenizer
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -143,7 +149,7 @@ class Translator:
 
     def _translation(self, hypotheses: list[Hypothesis]) -> Translation:
         best = [
-            Translation(self.decode_ids(self.tokenizer, ids), self.tokenizer.ids_to_tokens(ids), ids, score)
+            Translation(self.decode_ids(self.answer_tokenizer, ids), self.answer_tokenizer.ids_to_tokens(ids), ids, score)
             for ids, score in hypotheses
         ]
         return Translation(best[0].text, best[0].tokens, best[0].ids, best[0].score, best)
@@ -154,7 +160,8 @@ class Translator:
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Token ids in, token ids out: the answers to each sentence, best first, in the order of the sentences."""
         special, device = self.tokenizer.special, next(self.model.parameters()).device
-        ends: dict[str, Any] = {"bos": special.bos, "eos": special.eos, "penalty": penalty}
+        answers_special = self.answer_tokenizer.special
+        ends: dict[str, Any] = {"bos": answers_special.bos, "eos": answers_special.eos, "penalty": penalty}
         generator, steps = torch.Generator(device).manual_seed(sampling.seed if sampling else 0), decoder(self.model)
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
@@ -240,6 +247,13 @@ def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> T
     return prepare_pairs(run.data, tokenizer, report, progress, task=TASK.name, check=check)
 
 
+def _check(run: Run, model: EncoderDecoder) -> None:
+    if getattr(run.model, "target_vocab", 0):
+        raise ValueError(f"{run.name} has a vocabulary of its own for the target; such a model is imported to translate, and "
+                         f"cannot be trained: use one vocabulary for both")  # fmt: skip
+    require_context(run, model.max_len, extra=1)
+
+
 def _samples(translator: Translator, dataset: TextDataset) -> list[str]:
     answers = translator.translate([source for source, _ in dataset.samples], beam=1)
     pairs = zip(dataset.samples, answers, strict=True)
@@ -319,7 +333,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     predictor=lambda model, run, tokenizer, labels: Translator(model, tokenizer, run),
     score=_score,
     samples=_samples,
-    check=lambda run, model: require_context(run, model.max_len, extra=1),
+    check=_check,
     advice=_advice,
     scored_by_search=True,
     int8=True,
