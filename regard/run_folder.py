@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from regard.config import nearest
-from regard.data.files import write_atomic
+from regard.data.files import new_file_mode, write_atomic
 from regard.data.json_files import load_json
 
 __all__ = ["FORMAT", "Checkpoint", "RunFolder"]
@@ -136,12 +136,14 @@ class RunFolder:
         return Checkpoint(self.checkpoints / f"step-{step:08d}")
 
     def publish(self, weights: Path) -> None:
-        """Make a checkpoint's weights those of the run; a hard link where the disk allows, else a copy."""
+        """Make a checkpoint's weights those of the run, for whoever may read a new file here; a hard link where possible."""
         part = self.path / f".{self.weights.name}.part"
         part.unlink(missing_ok=True)
         try:
             os.link(weights, part)
+            part.chmod(new_file_mode(self.path))
         except OSError:
+            part.unlink(missing_ok=True)
             shutil.copyfile(weights, part)
         os.replace(part, self.weights)
 

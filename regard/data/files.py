@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import stat
 import sys
 import tempfile
 import zlib
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ["cache_folder", "flush", "read_lines", "read_pieces", "sync_folder", "write_atomic"]
+__all__ = ["cache_folder", "flush", "new_file_mode", "read_lines", "read_pieces", "sync_folder", "write_atomic"]
 
 
 def cache_folder() -> Path:
@@ -86,6 +87,21 @@ def write_atomic(file: Path, content: bytes) -> None:
     finally:
         part.unlink(missing_ok=True)
     sync_folder(file.parent)
+
+
+def new_file_mode(folder: Path) -> int:
+    """The permissions that a new file gets in a folder, by the umask and the folder's defaults.
+
+    Libraries that write through a temporary file leave theirs, which only the owner may read.
+    """
+    probe = folder / f".mode.{os.getpid()}.part"
+    probe.unlink(missing_ok=True)  # left by a killed process
+    handle = os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(handle).st_mode)
+    finally:
+        os.close(handle)
+        probe.unlink()
 
 
 def flush(file: Path) -> None:
