@@ -52,12 +52,13 @@ class Translation:
 class SentenceTranslator(NamedTuple):
     """How sentences are translated: their token ids, the phrases each answer must contain → answers."""
 
-    encode: Callable[[Sequence[str]], list[list[int]]]
+    encode: Callable[[Sequence[str]], list[list[int]]]  # sources → token ids
+    encode_answers: Callable[[Sequence[str]], list[list[int]]]  # answers, or parts of them → token ids
     decode: Callable[[list[int]], str]
     spell: Callable[[list[int]], list[str]]  # token ids → tokens
     translate: Callable[[list[list[int]], list[list[list[int]]] | None], list[Translation]]
     max_len: int
-    unk: int
+    unk: int  # of answers
     penalty: float
 
 
@@ -144,7 +145,7 @@ def join_translations(translator: SentenceTranslator, parts: Sequence[str], answ
 def _add_copy(translator: SentenceTranslator, text: str, tokens: list[str], ids: list[int], probabilities: list[float]) -> None:
     """The tokens of a text that was copied instead of translated; spaces have none."""
     if text.strip():
-        [copied] = translator.encode([text.strip()])
+        [copied] = translator.encode_answers([text.strip()])
         ids += copied
         tokens += translator.spell(copied)
         probabilities += [1.0] * len(copied)
@@ -236,7 +237,7 @@ def _phrases(translator: SentenceTranslator, text: str, written: str) -> list[li
     spans = find_protected(text)
     numbers = [span for span in lacking(spans, written) if span.kind == "number"]
     wanted = [span.text for span in spans if span.kind != "number" or span in numbers]
-    encoded = translator.encode(wanted) if wanted else []
+    encoded = translator.encode_answers(wanted) if wanted else []
     return [ids for span, ids in zip(wanted, encoded, strict=True)
             if ids and translator.unk not in ids and translator.decode(ids) == span]  # fmt: skip
 

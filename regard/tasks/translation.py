@@ -84,6 +84,12 @@ class Translator:
     tokenizer: Tokenizer
     run: Run
     decode_ids: Callable[[Tokenizer, list[int]], str] = Tokenizer.decode  # how the ids of an answer become text
+    target_tokenizer: Tokenizer | None = None  # of the answers, if their vocabulary is not the source's
+
+    @property
+    def answer_tokenizer(self) -> Tokenizer:
+        """The tokenizer of the answers."""
+        return self.target_tokenizer or self.tokenizer
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -162,7 +168,8 @@ class Translator:
                                   progress=report)  # fmt: skip
             best = [self._translation(ids, found[:n_best]) for ids, found in zip(sources, answers, strict=True)]
             if details:
-                covered = source_coverage(self.model, self.tokenizer.special, sources, [answer.ids for answer in best])
+                special = self.tokenizer.special, self.answer_tokenizer.special
+                covered = source_coverage(self.model, special, sources, [answer.ids for answer in best])
                 best = [replace(answer, coverage=part) for answer, part in zip(best, covered, strict=True)]
             return best
 
@@ -170,14 +177,15 @@ class Translator:
         if texts and isinstance(texts[0], list):
             return translate_ids(sources, None)
         split, protect = self.splits if split is None else split, self.splits if protect is None else protect
-        how = SentenceTranslator(self.encode, partial(self.decode_ids, self.tokenizer), self.tokenizer.ids_to_tokens, translate_ids,
-                                 self.max_len, self.tokenizer.special.unk, penalty)  # fmt: skip
+        target = self.answer_tokenizer
+        how = SentenceTranslator(self.encode, target.encode, partial(self.decode_ids, target), target.ids_to_tokens,
+                                 translate_ids, self.max_len, target.special.unk, penalty)  # fmt: skip
         return translate_texts(how, texts, sources, split, protect)  # type: ignore[arg-type]
 
     def _translation(self, source: list[int], hypotheses: list[Hypothesis]) -> Translation:
         best = [
             Translation(
-                self.decode_ids(self.tokenizer, ids), self.tokenizer.ids_to_tokens(ids), ids, score,
+                self.decode_ids(self.answer_tokenizer, ids), self.answer_tokenizer.ids_to_tokens(ids), ids, score,
                 probabilities=[math.exp(logprob) for logprob in (logprobs or [])[: len(ids)]],
                 source_tokens=len(source), unknown=source.count(self.tokenizer.special.unk),
             )
@@ -198,8 +206,9 @@ class Translator:
         terms that a sentence has.
         """
         special, device = self.tokenizer.special, next(self.model.parameters()).device
-        processor = logits_processor(self.run.decode, special.eos)
-        ends: dict[str, Any] = {"bos": special.bos, "eos": special.eos, "penalty": penalty, "logprobs": logprobs,
+        target = self.answer_tokenizer.special
+        processor = logits_processor(self.run.decode, target.eos)
+        ends: dict[str, Any] = {"bos": target.bos, "eos": target.eos, "penalty": penalty, "logprobs": logprobs,
                                 "processor": processor}  # fmt: skip
         generator, steps = torch.Generator(device).manual_seed(sampling.seed if sampling else 0), decoder(self.model)
 
@@ -217,7 +226,7 @@ class Translator:
             needs = [required[row] for row in rows]
             more = torch.tensor([sum(need.shortest) if tokens is None else 0 for need in needs], device=device)
             return constrained(
-                source, limits, (limits + more).clamp(max=int(min(self._context, 2**31))), needs, width=beam, eos=special.eos,
+                source, limits, (limits + more).clamp(max=int(min(self._context, 2**31))), needs, width=beam, eos=target.eos,
                 decode=self.run.decode, plain=plain,
                 beam=lambda source, limits, width, allocation: search.beam(
                     steps, source, limits, width=width, allocation=allocation, **ends),
@@ -249,12 +258,12 @@ class Translator:
     def _require(self, sources: Sequence[list[int]], constraints: Sequence[Sequence[Constraint]],
                  glossary: GlossaryLike | None) -> list[Required]:  # fmt: skip
         """What the answer to each sentence must contain."""
-        eos, tokenizer = self.tokenizer.special.eos, self.tokenizer
+        eos, target = self.answer_tokenizer.special.eos, self.answer_tokenizer
         if glossary is None:
             return [required_phrases(phrases, eos) for phrases in constraints]
-        terms, continuing = to_glossary(glossary), continuing_tokens(tokenizer)
-        phrases = terms.phrases(tokenizer)
-        found = ([phrases[term] for term in terms.find(tokenizer.decode(source))] for source in sources)
+        terms, continuing = to_glossary(glossary), continuing_tokens(target)
+        phrases = terms.phrases(target)
+        found = ([phrases[term] for term in terms.find(self.tokenizer.decode(source))] for source in sources)
         return [required_phrases([*own, *more], eos, continuing) for own, more in zip(constraints, found, strict=True)]
 
     def _threads(self, sentences: int) -> int:
@@ -319,6 +328,13 @@ def _validate_mixed(run: Run, dataset: TextDataset) -> dict[str, Iterator[PairBa
 def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
     check = partial(require_special, file=tokenizer, task=TASK.name, pad=True)
     return prepare_pairs(run.data, tokenizer, report, progress, task=TASK.name, check=check, mix=mix_parts(run))
+
+
+def _check(run: Run, model: EncoderDecoder) -> None:
+    if getattr(run.model, "target_vocab", 0):
+        raise ValueError(f"{run.name} has a vocabulary of its own for the target; such a model is imported to translate, and "
+                         f"cannot be trained: use one vocabulary for both")  # fmt: skip
+    require_context(run, model.max_len, extra=1)
 
 
 def _samples(translator: Translator, dataset: TextDataset) -> list[str]:
@@ -412,7 +428,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     predictor=lambda model, run, tokenizer, labels: Translator(model, tokenizer, run),
     score=_score,
     samples=_samples,
-    check=lambda run, model: require_context(run, model.max_len, extra=1),
+    check=_check,
     advice=_advice,
     scored_by_search=True,
     int8=True,
