@@ -49,6 +49,9 @@ from regard.view.image_maps import ImageMap as ImageMap
 from regard.view.image_maps import map_image_attention as map_image_attention
 from regard.view.maps import AttentionMap as AttentionMap
 from regard.view.maps import map_attention as map_attention
+from regard.view.positions import PositionMap as PositionMap
+from regard.view.positions import map_positions as map_positions
+from regard.view.show import show as show
 from regard.view.speech_maps import SpeechMap as SpeechMap
 from regard.view.speech_maps import map_speech as map_speech
 

@@ -43,6 +43,7 @@ __all__ = [
 STRICT = ConfigDict(extra="forbid", strict=True)
 TOP_LEVEL = ("name", "task", "init", "init_encoder", "untrained", "licence")  # keys outside any table
 TABLES = ("model", "data", "train", "decode")
+MAX_SIZE = 2**31 - 1  # of a model: no tensor is wider
 COUNTED = ("vocab", "classes")  # keys of a model that the data decides
 
 Config = TypeVar("Config")
@@ -84,6 +85,7 @@ def check_model(config: Any, zero: tuple[str, ...] = (), one: tuple[str, ...] = 
     for field in dataclasses.fields(config):
         value = {field.name: getattr(config, field.name)}
         if field.type is int:
+            require_max(MAX_SIZE, **value)
             require_min(0 if field.name in zero else 1, **value)
         elif field.name in (*one, *weights):
             require_min(0, **value)
@@ -217,7 +219,9 @@ def read_tables(what: str | Path, changes: Iterable[str], families: Mapping[str,
         raise ValueError(f"no file {path}; give a .toml file or a recipe: {', '.join(recipes())}") from None
     except IsADirectoryError:
         raise ValueError(f"{path} is a folder; give a .toml file or a recipe: {', '.join(recipes())}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ValueError(f"{path} is not TOML: its tables are nested too deeply") from None
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
         raise ValueError(f"{path} is not TOML: {error}") from None
     if not tables:
         raise ValueError(f"{path} is empty; wanted tables such as [model], [data], [train]")
@@ -250,7 +254,7 @@ def parse_value(text: str) -> Any:
     """The value of a `key=value`, read as TOML; anything else is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 

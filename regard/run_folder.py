@@ -3,7 +3,7 @@
     config.json           the model's family and sizes, and the format of the folder
     run.toml              the whole run; written last, so a folder that has it can be resumed
     model.safetensors     the newest weights; at the end the average of the last checkpoints, if that is better
-    tokenizer.json        of a model that reads text
+    tokenizer.json        of a model that reads text; target_tokenizer.json of one with two vocabularies, for its answers
     labels.txt            a class name a line, of a classifier
     README.md             the model card
     log.jsonl, events/    the training log, for people and for TensorBoard
@@ -23,13 +23,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from regard.config import nearest
-from regard.data.files import write_atomic
+from regard.data.files import new_file_mode, write_atomic
+from regard.data.json_files import load_json
 
 __all__ = ["FORMAT", "Checkpoint", "RunFolder"]
 
 FORMAT = 3  # raised when an older regard could not read what a newer one writes
 DESCRIPTION = ("model_type", "regard_version", "format")  # keys of config.json that are not the model's own
 FILES = ("run.toml", "config.json", "model.safetensors", "labels.txt", "README.md", "log.jsonl", "tokenizer.json")
+TARGET_TOKENIZER = "target_tokenizer.json"
 PARTS = {".lock", ".tokenizer.part", ".fresh"}  # present before a training has begun
 
 
@@ -53,6 +55,7 @@ class RunFolder:
         self.path, self.created = Path(path), False
         self.config, self.run, self.weights = self.path / FILES[1], self.path / FILES[0], self.path / FILES[2]
         self.labels, self.card, self.log, self.tokenizer = (self.path / name for name in FILES[3:])
+        self.target_tokenizer = self.path / TARGET_TOKENIZER
         self.events = self.path / "events"
         self.checkpoints = Path(checkpoints).expanduser() / self.path.resolve().name if checkpoints else self.path / "checkpoints"
         self.part_checkpoint = Checkpoint(self.checkpoints / ".part")  # one that is being written
@@ -124,11 +127,11 @@ class RunFolder:
         """Read config.json: the model's family and the keys of its config."""
         file, wrong = self.config, "train again, or restore the file"
         try:
-            about = json.loads(file.read_text(encoding="utf-8"))
+            about = load_json(file)
         except (FileNotFoundError, NotADirectoryError):
             near = nearest(self.path.name, self.neighbours)
             raise ValueError(f"{self.path} is not a run folder: it has no {file.name}{near}; `regard train` makes one") from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:
             raise ValueError(f"{file} is damaged ({error}); {wrong}") from None
         if not isinstance(about, dict):
             raise ValueError(f"{file} is damaged (no table of keys); {wrong}")
@@ -183,12 +186,14 @@ class RunFolder:
         return Checkpoint(self.checkpoints / f"step-{step:08d}")
 
     def publish(self, weights: Path) -> None:
-        """Make a checkpoint's weights those of the run; a hard link where the disk allows, else a copy."""
+        """Make a checkpoint's weights those of the run, for whoever may read a new file here; a hard link where possible."""
         part = self.path / f".{self.weights.name}.part"
         part.unlink(missing_ok=True)
         try:
             os.link(weights, part)
+            part.chmod(new_file_mode(self.path))
         except OSError:
+            part.unlink(missing_ok=True)
             shutil.copyfile(weights, part)
         os.replace(part, self.weights)
 
@@ -227,7 +232,7 @@ class RunFolder:
 
     def _refuse_links(self) -> None:
         """Refuse a folder in which something would be written, or deleted, through a link that leads out of it."""
-        inside = [self.path / name for name in (*FILES, *PARTS)] + [self.events, *self.events.glob("*")]
+        inside = [self.path / name for name in (*FILES, TARGET_TOKENIZER, *PARTS)] + [self.events, *self.events.glob("*")]
         inside += [self.checkpoints] if self.checkpoints.parent == self.path else []
         inside += [file for saved in self.saved() for file in (saved.path, *saved.path.glob("*"))]
         home = self.path.resolve()

@@ -17,9 +17,13 @@ from typing import Annotated
 import typer
 
 from regard.cli.convert import export, import_
-from regard.cli.inspect import cost, show
+from regard.cli.doctor import doctor
+from regard.cli.inspect import cost, positions, show
+from regard.cli.io import note
 from regard.cli.predict import ask, caption, classify, embed, fill, generate, neighbors, transcribe, translate
+from regard.cli.runs import runs
 from regard.cli.score import compare, score
+from regard.cli.trace import trace
 from regard.cli.train import recipes, train
 from regard.version import VERSION
 
@@ -32,7 +36,7 @@ app = typer.Typer(
     help="Train, run and see inside Transformers, on your own data, on your own machine.",
 )  # fmt: skip
 VERBS = (train, recipes, translate, ask, generate, fill, classify, caption, transcribe, embed, neighbors, import_, export, score,
-         compare, show, cost)  # fmt: skip
+         compare, show, trace, positions, cost, runs, doctor)  # fmt: skip
 for verb in VERBS:
     app.command(verb.__name__.rstrip("_"))(verb)
 
@@ -55,7 +59,8 @@ def main() -> int:
     # TensorBoard writes from its own thread; on a full disk our next write reports it in one line
     threading.excepthook = lambda failed: None if isinstance(failed.exc_value, OSError) else threading.__excepthook__(failed)
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # translations are not Latin-1, whatever the locale
+        # translations are not Latin-1, whatever the locale; a file name that is not UTF-8 is printed as it is
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     interrupts: list[int] = []
     handler = _record_interrupts(interrupts)
     try:
@@ -77,7 +82,7 @@ def main() -> int:
         line = _one_line(mistake)
         if line is None or os.environ.get("REGARD_DEBUG"):
             raise
-        print(f"regard: {line}", file=sys.stderr)
+        note(f"regard: {line}")
         return 2
     finally:
         if handler is not None:
@@ -99,6 +104,11 @@ def _record_interrupts(interrupts: list[int]) -> Handler:
 
 def _one_line(mistake: Exception) -> str | None:
     """The message for a mistake the user can correct; None for a bug of ours."""
+    if hasattr(mistake, "format_message") and "No such command" in mistake.format_message():
+        from regard.config import nearest
+
+        verbs, wanted = [verb.__name__.rstrip("_") for verb in VERBS], sys.argv[1]
+        return f"no command {wanted!r}{nearest(wanted, verbs)}; commands are {', '.join(verbs)}"
     if hasattr(mistake, "format_message"):  # typer's own, for an unknown option
         return f"{mistake.format_message().rstrip('.')}; see regard {' '.join([*sys.argv[1:2], '--help'])}"
     if isinstance(mistake, ValueError):

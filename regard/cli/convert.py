@@ -1,5 +1,6 @@
 """Verbs that convert checkpoints of other libraries: import, export."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,8 @@ def import_(what: HFCheckpointPath, to: Annotated[Path, typer.Option(help="The n
     is_path = folder.is_absolute() or what.startswith(".") or what.endswith("/") or what.count("/") > 1
     if is_path and not folder.is_dir():
         raise ValueError(f"no folder {what}; check the path")
-    import_run(folder if folder.is_dir() else fetch(what), to, name=what)
+    for note in import_run(folder if folder.is_dir() else fetch(what), to, name=what):
+        print(f"note: {note}", file=sys.stderr)
     print(f"saved in {to}")
 
 

@@ -1,8 +1,7 @@
-"""Verbs that inspect models: show, cost."""
+"""Verbs that inspect models: show, positions, cost."""
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,28 +10,29 @@ import typer
 from regard.cli.options import Beam, Device, DrawingFile, Head, Json, Layer, RunPath
 
 if TYPE_CHECKING:
-    from regard.tasks.captioning import ImageCaptioner
-    from regard.tasks.image_classification import ImageClassifier
-    from regard.tasks.load import TextPredictor
-    from regard.tasks.speech import Transcriber
     from regard.view.cost import ImageCost, Part
+    from regard.view.show import AnyMap
 
-__all__ = ["cost", "show"]
+__all__ = ["cost", "positions", "show"]
 
 
 def show(
     run: RunPath,
-    what: Annotated[str, typer.Argument(
-        metavar="SENTENCE|IMAGE|SOUND", show_default=False,
-        help="A sentence to translate or encode, an image file, or a sound file.")],
+    what: Annotated[list[str], typer.Argument(
+        metavar="SENTENCE|IMAGE|SOUND...", show_default=False,
+        help="Sentences to translate or encode, image files, or sound files.")],
+    which: Annotated[str | None, typer.Option(
+        help="Of a translator: encoder, decoder (self-attention) or cross.  [default: cross]", show_default=False)] = None,
     layer: Layer = None, head: Head = None, beam: Beam = None, out: DrawingFile = None, device: Device = "auto",
 ) -> None:  # fmt: skip
     """Show attention weights.
 
     For text, a coloured grid in the terminal or in a file: of a translation, a row for each output token and a column for each
-    source token; of other models, a row for each query token and a column for each key token.
+    source token; of other models, and with --which encoder or decoder, a row for each query token and a column for each key
+    token.  Cells that a query may not attend to are hatched.
 
-    For an image, the weights of the last layer or of --layer, head by head over the image, in IMAGE-attention.png or --out.
+    For an image, the weights of the last layer or of --layer, head by head over the image, in IMAGE-attention.png or --out; if
+    that file exists, in IMAGE-attention-2.png.  Colours are multiples of uniform attention, the same for all images.
     A caption model is shown word by word, also in the terminal.
 
     For speech of up to 30 seconds, the spectrogram, the CTC posteriors and the attention over time, in SOUND-attention.png or
@@ -40,87 +40,98 @@ def show(
 
     regard show runs/multi30k "A man is riding a bike." --out bike.png
 
+    regard show runs/multi30k "A man is riding a bike." --which decoder --layer 1
+
     regard show runs/fashion-vit boot.png
 
     regard show runs/an4-joint clip.wav
     """
     from regard.tasks.load import load
+    from regard.view import show as view
     from regard.view.draw import check_file
+    from regard.view.maps import check_which
+
+    check_which(which)
+    if out:
+        check_file(out)
+        if len(what) > 1:
+            raise ValueError(f"--out {out} is one file, and there are {len(what)} inputs; give one, or leave --out out")
+    predictor = load(run, device)
+    if getattr(predictor, "INPUT", "") not in ("text", "image", "audio"):
+        view.show(predictor, "", name=run)  # says which verbs there are
+    for each in what:
+        attention = view.show(predictor, each, which=which, layer=layer, head=head, beam=beam, name=run)
+        file = out
+        if file is None and predictor.INPUT != "text":
+            file = view.free_file(Path(f"{Path(each).stem}-attention.png"))
+        _print_map(attention, file)
+
+
+def _print_map(attention: "AnyMap", file: Path | None) -> None:
+    """Draw to the file, if one is given, and print what belongs in the terminal."""
+    from rich.console import Console
+
+    from regard.view import caption_maps, draw, image_maps, speech_maps
+    from regard.view.caption_maps import CaptionMap
+    from regard.view.image_maps import ImageMap
+    from regard.view.maps import AttentionMap
+
+    console = Console()
+    if isinstance(attention, AttentionMap):
+        if file:
+            _print_notes(draw.to_file(attention, file))
+            print(f"saved {file}")
+        else:
+            width = max(console.width, 6 * len(attention.columns) + 20)
+            console.print(draw.to_terminal(attention, console.width), width=width, soft_wrap=True)
+        return
+    assert file is not None
+    if isinstance(attention, ImageMap):
+        _print_notes(image_maps.to_file(attention, file))
+        print(f"{attention.caption}, saved {file}")
+    elif isinstance(attention, CaptionMap):
+        _print_notes(caption_maps.to_file(attention, file))
+        if attention.words:
+            console.print(caption_maps.to_terminal(attention, console.width), soft_wrap=True)
+        print(f"{attention.caption or 'an empty caption'}, saved {file}")
+    else:
+        _print_notes(speech_maps.to_file(attention, file))
+        for word in attention.words:
+            print(f"{word.start:.2f}", f"{word.end:.2f}", word.text, sep="\t")
+        print(f"{attention.transcript or 'an empty transcript'}, saved {file}")
+
+
+def _print_notes(notes: list[str]) -> None:
+    for note in notes:
+        print(note, file=sys.stderr)
+
+
+def positions(
+    model: Annotated[str, typer.Argument(
+        metavar="RUN|MODEL", show_default=False, help="A run folder, or a model by name (transformer-base, vit-base).")],
+    length: Annotated[int, typer.Option(help="Positions of a text, or the largest distance.")] = 64,
+    layer: Layer = None, out: DrawingFile = None,
+) -> None:  # fmt: skip
+    """Draw how a model knows positions, in NAME-positions.png or --out.
+
+    A table that is added to the embeddings is drawn position by dimension, with the similarity of all pairs of positions; a
+    relative position bias by the distance from query to key, head by head.  A model by name is untrained.
+
+    regard positions runs/multi30k
+
+    regard positions transformer-base --length 128 --out sinusoids.svg
+    """
+    from regard.view.draw import check_file
+    from regard.view.positions import load_for_positions, map_positions, to_file
+    from regard.view.show import free_file
 
     if out:
         check_file(out)
-    predictor = load(run, device)
-    show_input: dict[str, Callable[..., None]] = {"text": _show_text, "image": _show_image, "audio": _show_speech}
-    if getattr(predictor, "INPUT", "") not in show_input:
-        other = "cannot be shown; use regard " + " or ".join(getattr(predictor, "VERBS", ("score",)))
-        hint = getattr(predictor, "HINTS", {}).get("show", other)
-        raise ValueError(f"{run} {hint.replace('THIS_FOLDER', run)}")
-    show_input[predictor.INPUT](predictor, what, out, layer, head, beam)
-
-
-def _show_text(predictor: "TextPredictor", text: str, out: Path | None, layer: int | None, head: int | None,
-               beam: int | None) -> None:  # fmt: skip
-    from rich.console import Console
-
-    from regard.view.draw import to_file, to_terminal
-    from regard.view.maps import map_attention
-
-    attention = map_attention(predictor, text, beam=beam, layer=layer, head=head)
-    if out:
-        for note in to_file(attention, out):
-            print(note, file=sys.stderr)
-        print(f"saved {out}")
-    else:
-        console = Console()
-        width = max(console.width, 6 * len(attention.columns) + 20)
-        console.print(to_terminal(attention, console.width), width=width, soft_wrap=True)
-
-
-def _show_image(predictor: "ImageClassifier | ImageCaptioner", image: str, out: Path | None, layer: int | None,
-                head: int | None, beam: int | None) -> None:  # fmt: skip
-    file = out or Path(f"{Path(image).stem}-attention.png")
-    show_answer = _show_caption if "caption" in predictor.VERBS else _show_classes
-    show_answer(predictor, image, file, layer, head, beam)  # type: ignore[arg-type]
-
-
-def _show_classes(classifier: "ImageClassifier", image: str, file: Path, layer: int | None, head: int | None,
-                  beam: int | None) -> None:  # fmt: skip
-    from regard.view.image_maps import map_image_attention, to_file
-
-    if beam is not None:
-        raise ValueError(f"--beam {beam} is for translations and captions; {classifier.run.name} classifies images")
-    attention = map_image_attention(classifier, image, layer, head)
-    for note in to_file(attention, file):
-        print(note, file=sys.stderr)
-    print(f"{attention.caption}, saved {file}")
-
-
-def _show_caption(captioner: "ImageCaptioner", image: str, file: Path, layer: int | None, head: int | None,
-                  beam: int | None) -> None:  # fmt: skip
-    from rich.console import Console
-
-    from regard.view.caption_maps import map_caption, to_file, to_terminal
-
-    attention = map_caption(captioner, image, beam=beam, layer=layer, head=head)
-    for note in to_file(attention, file):
-        print(note, file=sys.stderr)
-    if attention.words:
-        console = Console()
-        console.print(to_terminal(attention, console.width), soft_wrap=True)
-    print(f"{attention.caption or 'an empty caption'}, saved {file}")
-
-
-def _show_speech(transcriber: "Transcriber", sound: str, out: Path | None, layer: int | None, head: int | None,
-                 beam: int | None) -> None:  # fmt: skip
-    from regard.view.speech_maps import map_speech, to_file
-
-    file = out or Path(f"{Path(sound).stem}-attention.png")
-    speech = map_speech(transcriber, sound, beam=beam, layer=layer, head=head)
-    for note in to_file(speech, file):
-        print(note, file=sys.stderr)
-    for word in speech.words:
-        print(f"{word.start:.2f}", f"{word.end:.2f}", word.text, sep="\t")
-    print(f"{speech.transcript or 'an empty transcript'}, saved {file}")
+    name, network = load_for_positions(model)
+    found = map_positions(network, name, length=length, layer=layer)
+    file = out or free_file(Path(f"{name}-positions.png"))
+    _print_notes(to_file(found, file))
+    print(f"{found.title}, saved {file}")
 
 
 def cost(

@@ -1,16 +1,45 @@
 """Command-line input and progress output."""
 
+import json
+import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["TEXTS_PER_CHUNK", "Count", "open_run", "read_texts", "show_progress"]
+from regard.data.terminal import printable
+
+if TYPE_CHECKING:
+    from regard.cli.failures import BadInput
+
+__all__ = ["TEXTS_PER_CHUNK", "Count", "expand_folders", "note", "open_run", "read_items", "read_texts", "show_progress", "write",
+           "write_json"]  # fmt: skip
 
 TEXTS_PER_CHUNK = 1024  # texts read, answered and printed together
 Count = Callable[[int, int], None]  # called with the number done in earlier chunks and in this one
+
+
+_UNSAFE_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def write(*fields: object, sep: str = "\t", end: str = "\n") -> None:
+    """Print a result; on a terminal with control characters as escapes, into a pipe or a file exactly."""
+    text = sep.join(map(str, fields))
+    print(printable(text) if sys.stdout.isatty() else text, end=end)
+
+
+def write_json(value: object) -> None:
+    """Print a result as JSON in one line; control characters are escaped as JSON does."""
+    text = json.dumps(value, ensure_ascii=False)
+    print(_UNSAFE_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
+def note(text: str) -> None:
+    """Print one line on standard error, control characters as escapes."""
+    print(printable(text, keep=""), file=sys.stderr)
 
 
 def open_run(run: str, verb: str, device: str, precision: str = "float32") -> Any:
@@ -33,21 +62,65 @@ def read_texts(
     """Chunks of texts from the command line, a file or standard input, and a progress counter, up to `total` if it is known."""
     from regard.data.files import read_lines
 
+    with _read(texts, file, read_lines, activity, size, total) as found:
+        yield found
+
+
+@contextmanager
+def read_items(
+    texts: list[str] | None, file: Path | None, activity: str, size: int = TEXTS_PER_CHUNK, total: float | None = None,
+    endings: Collection[str] = (),
+) -> "Iterator[tuple[Iterator[list[str | BadInput]], Count]]":  # fmt: skip
+    """The same; a line that cannot be read is a `BadInput`, and with `endings` a folder is all such files inside it."""
+    from regard.cli.failures import BadInput
+    from regard.data.files import BadLine, read_lines_checked
+
+    def lines(file: Path) -> Iterator[str | BadInput]:
+        name = "standard input" if str(file) == "-" else str(file)
+        for line in read_lines_checked(file):
+            if isinstance(line, BadLine):
+                yield BadInput(f"{name} line {line.number}", f"{name} line {line.number} {line.reason}; {line.advice}")
+            else:
+                yield line
+
+    with _read(texts, file, lines, activity, size, total, endings) as found:
+        yield found
+
+
+@contextmanager
+def _read(texts: list[str] | None, file: Path | None, lines: Callable[[Path], Iterator[Any]], activity: str, size: int,
+          total: float | None, endings: Collection[str] = ()) -> Iterator[tuple[Iterator[list[Any]], Count]]:  # fmt: skip
     if texts and file:
         raise ValueError("texts and --input were both given; give one of them")
     interactive = not texts and file is None and sys.stdin is not None and sys.stdin.isatty()
     if interactive:
-        print("regard: type one text per line, Ctrl-D ends", file=sys.stderr)
-    lines = iter(texts) if texts else read_lines(file or Path("-"))
+        note("regard: type one text per line, Ctrl-D ends")
+    items: Iterator[Any] = iter(texts) if texts else lines(file or Path("-"))
+    items = expand_folders(items, endings) if endings else items
     size = 1 if interactive else size
     with show_progress(activity, enabled=not interactive, total=total) as count:
-        yield _warn_if_empty(iter(lambda: list(islice(lines, size)), [])), count
+        yield _warn_if_empty(iter(lambda: list(islice(items, size)), [])), count
 
 
-def _warn_if_empty(chunks: Iterator[list[str]]) -> Iterator[list[str]]:
+def expand_folders(names: "Iterable[str | BadInput]", endings: Collection[str]) -> "Iterator[str | BadInput]":
+    """Each name; a folder is replaced by its files with these endings, also in folders inside it, in the order of their names."""
+    from regard.cli.failures import BadInput
+
+    for name in names:
+        if isinstance(name, BadInput) or not os.path.isdir(name):
+            yield name
+            continue
+        found = sorted(
+            os.path.join(folder, file) for folder, _, files in os.walk(name) for file in files
+            if not file.startswith(".") and os.path.splitext(file)[1].lower() in endings
+        )  # fmt: skip
+        yield from found or [BadInput(name, f"the folder {name} holds no file that ends in {', '.join(sorted(endings)[:6])} …")]
+
+
+def _warn_if_empty(chunks: Iterator[list[Any]]) -> Iterator[list[Any]]:
     first = next(chunks, None)
     if first is None:
-        print("regard: nothing to read", file=sys.stderr)
+        note("regard: nothing to read")
         return
     yield first
     yield from chunks

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Device", "DrawingFile", "GridFile", "HFCheckpointPath", "Head",
-           "Images", "Input", "Json", "Layer", "LengthPenalty", "MaskedTexts", "NBest", "Out", "Precision", "PrefixedTexts",
-           "Recipe", "RunPath", "Seed", "Sentences", "SoundFiles", "Split", "StopStrings", "Temperature", "TextsOrImages",
+__all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Device", "DocumentFile", "DrawingFile", "GlossaryFile", "GridFile",
+           "HFCheckpointPath", "Head", "Images", "Input", "Json", "Layer", "LengthPenalty", "MaskedTexts", "NBest", "Out",
+           "Precision", "PrefixedTexts", "Recipe", "RunPath", "Seed", "Sentences", "SoundFiles", "Split", "SplitTexts",
+           "StopStrings", "Strict", "Temperature", "TextsOrImages",
            "Tokens", "TopK", "TopP", "VectorFile", "Word", "Words"]  # fmt: skip
 
 # fmt: off
@@ -16,17 +17,17 @@ Recipe = Annotated[str, typer.Argument(help="A recipe by name (see `regard recip
 Changes = Annotated[list[str] | None, typer.Argument(
     metavar="[KEY=VALUE]...", help="Config keys to override: model.dim=256 train.steps=2000.", show_default=False)]
 Sentences = Annotated[list[str] | None, typer.Argument(
-    help="Sentences; by default, the lines of standard input.", show_default=False)]
+    help="Texts of one or more sentences; by default, the lines of standard input.", show_default=False)]
 PrefixedTexts = Annotated[list[str] | None, typer.Argument(
     help="Texts with their task prefix; by default, the lines of standard input.", show_default=False)]
 MaskedTexts = Annotated[list[str] | None, typer.Argument(
     help="Texts with [MASK] for each word to predict; by default, the lines of standard input.", show_default=False)]
 TextsOrImages = Annotated[list[str] | None, typer.Argument(
-    help="Texts, or image files; by default, the lines of standard input.", show_default=False)]
+    help="Texts, or image files and folders; by default, the lines of standard input.", show_default=False)]
 SoundFiles = Annotated[list[str] | None, typer.Argument(
-    help="Sound files (wav, flac, ogg, mp3); by default, the lines of standard input.", show_default=False)]
+    help="Sound files (wav, flac, ogg, mp3) and folders; by default, the lines of standard input.", show_default=False)]
 Images = Annotated[list[str] | None, typer.Argument(
-    help="Image files; by default, the lines of standard input.", show_default=False)]
+    help="Image files and folders; by default, the lines of standard input.", show_default=False)]
 Words = Annotated[list[str] | None, typer.Argument(
     help="Words; by default, the lines of standard input.", show_default=False)]
 HFCheckpointPath = Annotated[str, typer.Argument(
@@ -38,6 +39,12 @@ DrawingFile = Annotated[Path | None, typer.Option(
     help="Write a .png, .svg, .pdf or .json file instead.", show_default=False)]
 Split = Annotated[str, typer.Option(
     help="A split of the run's data (valid, test, test_2016_flickr), or your own file; for images, a folder.")]
+SplitTexts = Annotated[bool | None, typer.Option(
+    "--split/--no-split", show_default=False,
+    help="Split texts into sentences.  [default: split, unless the model was trained with task prefixes]")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with code 2 if any input had to be skipped.")]
+DocumentFile = Annotated[Path | None, typer.Option(
+    "--out", help="Write the translated document of --input to this file.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Beam = Annotated[int | None, typer.Option(help="Beam width; 1 is greedy.  [default: the run's]", show_default=False)]
 LengthPenalty = Annotated[float | None, typer.Option(
@@ -48,6 +55,8 @@ Tokens = Annotated[int | None, typer.Option(
     help="Maximum number of tokens to generate.  [default: 200, or the rest of the context]", show_default=False)]
 AnswerTokens = Annotated[int | None, typer.Option("--tokens",
     help="Maximum number of tokens of an answer.  [default: 20 + twice those of the text]", show_default=False)]
+GlossaryFile = Annotated[Path | None, typer.Option("--glossary",
+    help="Terms and the translations to use for them, on each line a term, a tab and its translation.", show_default=False)]
 StopStrings = Annotated[list[str] | None, typer.Option(
     help="Stop before this string; can be repeated.", show_default=False)]
 VectorFile = Annotated[Path | None, typer.Option(help="Write the vectors to this .npy file, one per row.", show_default=False)]

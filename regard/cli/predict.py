@@ -1,21 +1,32 @@
 """Verbs that run a trained model: translate, ask, generate, fill, classify, caption, transcribe, embed, neighbors."""
 
 import dataclasses
-import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
 import typer
 
 from regard.cli import options
-from regard.cli.io import TEXTS_PER_CHUNK, open_run, read_texts, show_progress
+from regard.cli.failures import BadInput, Failures, answer_each
+from regard.cli.io import (
+    TEXTS_PER_CHUNK,
+    expand_folders,
+    note,
+    open_run,
+    read_items,
+    read_texts,
+    show_progress,
+    write,
+    write_json,
+)
 from regard.cli.options import Device, Input, Json, Precision, RunPath
+from regard.data.terminal import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,9 +37,9 @@ if TYPE_CHECKING:
     from regard.tasks.image_generation import ImageGenerator
     from regard.tasks.language_model import TextGenerator
     from regard.tasks.masked_lm import MaskedLM
-    from regard.tasks.speech import Transcriber
+    from regard.tasks.speech import Transcriber, Transcript
     from regard.tasks.text_classification import TextClassifier
-    from regard.tasks.text_embedding import TextEmbedder
+    from regard.tasks.text_embedding import Prediction, TextEmbedder
     from regard.tasks.translation import Translation, Translator
     from regard.tasks.word_vectors import Neighbor, WordVectors
 
@@ -39,59 +50,91 @@ __all__ = ["ask", "caption", "classify", "embed", "fill", "generate", "neighbors
 MAX_COMPARED = 30  # texts in a table of all pairs
 COLUMNS = 5  # words whose neighbors are in one table
 CONTEXT = 40  # characters shown before a word
+SOUNDS = frozenset((".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au"))
 
-Answer = TypeVar("Answer")
 
-
-def translate(run: RunPath, sentences: options.Sentences = None, input_: Input = None, beam: options.Beam = None,
-              n_best: options.NBest = 1, length_penalty: options.LengthPenalty = None, tokens: options.AnswerTokens = None,
-              batch: options.BatchSize = None, temperature: options.Temperature = None, top_k: options.TopK = 0,
-              top_p: options.TopP = 1.0, seed: options.Seed = 0, device: Device = "auto", precision: Precision = "float32",
-              json_: Json = False) -> None:  # fmt: skip
-    """Translate sentences with a trained run.
+def translate(run: RunPath, sentences: options.Sentences = None, input_: Input = None, out: options.DocumentFile = None,
+              beam: options.Beam = None, n_best: options.NBest = 1, length_penalty: options.LengthPenalty = None,
+              tokens: options.AnswerTokens = None, batch: options.BatchSize = None, temperature: options.Temperature = None,
+              top_k: options.TopK = 0, top_p: options.TopP = 1.0, seed: options.Seed = 0, split: options.SplitTexts = None,
+              glossary: options.GlossaryFile = None,
+              strict: options.Strict = False, device: Device = "auto", precision: Precision = "float32",
+              json_: Json = False) -> int:  # fmt: skip
+    """Translate texts with a trained run; or a document (.srt, .html, .docx, .txt), whose format is kept.
 
     regard translate runs/multi30k "A man is riding a bike." --beam 5 --n-best 3
+
+    regard translate runs/multi30k --input film.srt --out film.de.srt
     """
+    from regard.cli.documents import is_document, prepare_document, translate_document
+
+    document = prepare_document(input_, out, sentences, n_best, json_) if is_document(input_, out) else None
     translator: Translator = open_run(run, "translate", device, precision)
     search = partial(translator.translate, beam=beam, n_best=n_best, length_penalty=length_penalty, tokens=tokens,
-                     batch=batch, temperature=temperature, top_k=top_k, top_p=top_p)  # fmt: skip
-    _answer(translator, search, sentences, input_, json_, n_best, seed)
+                     batch=batch, temperature=temperature, top_k=top_k, top_p=top_p, glossary=glossary)  # fmt: skip
+    if document is not None:
+        return translate_document(partial(search, seed=seed, split=split), document, out)
+    split = translator.splits if split is None else split
+    return _answer(translator, search, sentences, input_, Failures(strict=strict, json_=json_), split, json_, n_best, seed)
 
 
 def _answer(translator: "Translator", search: "Callable[..., list[Translation]]", sentences: list[str] | None,
-            input_: Path | None, json_: bool, n_best: int = 1, seed: int = 0) -> None:  # fmt: skip
-    """Print an answer for each sentence; one too long is refused after the answers to those before it."""
-    done = 0
-    with read_texts(sentences, input_, "translating") as (chunks, count):
+            input_: Path | None, failures: Failures, split: bool, json_: bool, n_best: int = 1, seed: int = 0) -> int:  # fmt: skip
+    """Print an answer for each text; one too long is skipped unless texts are split."""
+    from regard.cli.documents import AnswerNotes
+
+    done, notes = 0, AnswerNotes()
+    with read_items(sentences, input_, "translating") as (chunks, count):
         for chunk in chunks:
-            _warn_unprefixed(translator, chunk)
-            sources = translator.encode(chunk)
-            short = list(takewhile(lambda ids: len(ids) <= translator.max_len, sources))
-            answers = search(short, seed=seed + done, scored=json_, progress=partial(count, done))
-            for number, (sentence, answer) in enumerate(zip(chunk, answers, strict=False), done + 1):
+            items = chunk if split else _mark_long(translator, chunk, done + 1)
+            readable = [item for item in items if isinstance(item, str)]
+            _warn_unprefixed(translator, readable)
+            answers = iter(search(readable, seed=seed + done, scored=json_, split=split, protect=split, details=json_,
+                                  progress=partial(count, done)))  # fmt: skip
+            for number, item in enumerate(items, done + 1):
+                if isinstance(item, BadInput):
+                    failures.skip(item)
+                    continue
+                answer = next(answers)
+                failures.success()
+                notes.add(answer)
                 if json_:
-                    print(json.dumps({"source": sentence, **dataclasses.asdict(answer)}, ensure_ascii=False))
+                    write_json({"source": item, **dataclasses.asdict(answer)})
                 elif n_best > 1:
                     for rank, hypothesis in enumerate(answer.n_best, 1):
-                        print(number, rank, f"{hypothesis.score:.4f}", hypothesis.text, sep="\t")
+                        write(number, rank, f"{hypothesis.score:.4f}", hypothesis.text)
                 else:
-                    print(answer.text)
+                    write(answer.text)
             sys.stdout.flush()
-            for number, ids in enumerate(sources, done + 1):
-                translator.require_short(ids, number)
             done += len(chunk)
+    notes.report()
+    return failures.code()
+
+
+def _mark_long(translator: "Translator", items: list[str | BadInput], first: int) -> list[str | BadInput]:
+    """Texts that are longer than the model takes become failures; `first` is the number of the first."""
+    encoded = iter(translator.encode([item for item in items if isinstance(item, str)]))
+    marked = list[str | BadInput]()
+    for number, item in enumerate(items, first):
+        try:
+            if isinstance(item, str):
+                translator.require_short(next(encoded), number)
+            marked.append(item)
+        except ValueError as error:
+            marked.append(BadInput(str(item), str(error)))
+    return marked
 
 
 def ask(run: RunPath, questions: options.PrefixedTexts = None, input_: Input = None, beam: options.Beam = None,
-        tokens: options.AnswerTokens = None, batch: options.BatchSize = None, device: Device = "auto",
-        precision: Precision = "float32", json_: Json = False) -> None:  # fmt: skip
+        tokens: options.AnswerTokens = None, batch: options.BatchSize = None, strict: options.Strict = False,
+        device: Device = "auto", precision: Precision = "float32", json_: Json = False) -> int:  # fmt: skip
     """Ask a text-to-text model that was trained with task prefixes.
 
     regard ask runs/t5-multitask "translate English to German: This is good."
     """
     translator: Translator = open_run(run, "ask", device, precision)
     search = partial(translator.translate, beam=beam, tokens=tokens, batch=batch)
-    _answer(translator, search, questions, input_, json_)
+    return _answer(translator, search, questions, input_, Failures(strict=strict, json_=json_), False, json_)
 
 
 def generate(
@@ -144,14 +187,14 @@ def _generate_text(generator: "TextGenerator", sampling: _Sampling, prompt: str 
         prompt = "" if sys.stdin is None or sys.stdin.isatty() else "\n".join(read_lines(Path("-")))
     pieces = generator.stream(prompt, tokens=tokens, stop=stop, **sampling)
     if json_:
-        print(json.dumps({"prompt": prompt, "text": "".join(pieces)}, ensure_ascii=False))
+        write_json({"prompt": prompt, "text": "".join(pieces)})
     elif stream:
-        print(prompt, end="", flush=True)
-        for piece in pieces:
-            print(piece, end="", flush=True)
+        for piece in chain((prompt,), pieces):
+            write(piece, end="")
+            sys.stdout.flush()
         print()
     else:
-        print(prompt + "".join(pieces))
+        write(prompt + "".join(pieces))
 
 
 def _generate_images(generator: "ImageGenerator", sampling: _Sampling, out: Path | None, count: int) -> None:
@@ -181,17 +224,18 @@ def fill(run: RunPath, texts: options.MaskedTexts = None,
             filled = model.fill(text, top)
             if json_:
                 predictions = [[prediction._asdict() for prediction in word] for word in filled.predictions]
-                print(json.dumps({"source": text, "text": filled.text, "predictions": predictions}, ensure_ascii=False))
+                write_json({"source": text, "text": filled.text, "predictions": predictions})
                 continue
-            print(filled.text)
+            write(filled.text)
             for word in filled.predictions:
-                print("   ", ", ".join(f"{prediction.text} {prediction.probability:.1%}" for prediction in word))
+                write("    " + ", ".join(f"{prediction.text} {prediction.probability:.1%}" for prediction in word))
 
 
 def classify(run: RunPath, texts: options.TextsOrImages = None, input_: Input = None,
              top: Annotated[int, typer.Option(help="Print this many most likely classes.")] = 1,
-             device: Device = "auto", precision: Precision = "float32", json_: Json = False) -> None:  # fmt: skip
-    """Classify texts or images.
+             strict: options.Strict = False, device: Device = "auto", precision: Precision = "float32",
+             json_: Json = False) -> int:  # fmt: skip
+    """Classify texts or images; a folder is all images in it.
 
     regard classify runs/sst2 "a gripping, funny film"
 
@@ -202,28 +246,32 @@ def classify(run: RunPath, texts: options.TextsOrImages = None, input_: Input = 
     predictor: TextClassifier | ImageClassifier = open_run(run, "classify", device, precision)
     done, images = 0, predictor.INPUT == "image"
     size = predictor.run.decode.batch_size if images else TEXTS_PER_CHUNK
-    with read_texts(texts, input_, "classifying", size) as (chunks, count):
+    failures = Failures(strict=strict, json_=json_)
+    with read_items(texts, input_, "classifying", size, endings=_image_endings() if images else ()) as (chunks, count):
         for chunk in chunks:
-            inputs = _encode(predictor, chunk)
-            found = _predict_each(partial(predictor.classify, top=top), inputs, partial(count, done))
-            for source, classes in zip(chunk, found, strict=True):
+
+            def predict(some: list[str], before: int = done) -> "list[list[Prediction]]":
+                return predictor.classify(_encode(predictor, some), top=top, progress=partial(count, before))
+
+            for source, classes in answer_each(chunk, predict):
+                if isinstance(classes, BadInput):
+                    failures.skip(classes, f"{source}\t" if images else "")
+                    continue
+                failures.success()
                 if json_:
-                    print(json.dumps({"source": source, "classes": [c._asdict() for c in classes]}, ensure_ascii=False))
+                    write_json({"source": source, "classes": [c._asdict() for c in classes]})
                 else:
                     line = "\t".join(f"{prediction.text} {prediction.probability:.1%}" for prediction in classes)
-                    print(f"{source}\t{line}" if images else line)
+                    write(f"{source}\t{line}" if images else line)
             done += len(chunk)
             sys.stdout.flush()
+    return failures.code()
 
 
-def _predict_each(predict: Callable[..., list[Answer]], inputs: Sequence[object], progress: Callable[[int], None]
-                  ) -> Iterator[Answer]:  # fmt: skip
-    """The answer to each text or image; one that cannot be read does not discard those before it."""
-    try:
-        yield from predict(inputs, progress=progress)
-    except ValueError:
-        for item in inputs:
-            yield predict([item])[0]
+def _image_endings() -> Collection[str]:
+    from regard.data.image.folders import ENDINGS
+
+    return ENDINGS
 
 
 def transcribe(run: RunPath, files: options.SoundFiles = None, input_: Input = None, beam: options.Beam = None,
@@ -232,15 +280,17 @@ def transcribe(run: RunPath, files: options.SoundFiles = None, input_: Input = N
                piece: Annotated[float | None, typer.Option(
                    help="Cut longer sound into pieces of this many seconds, where it is quietest.  "
                         "[default: 20, or data.max_seconds if less]", show_default=False)] = None,
-               device: Device = "auto", json_: Json = False) -> None:  # fmt: skip
-    """Transcribe speech: sound files of any length, rate and number of channels.
+               strict: options.Strict = False, device: Device = "auto", json_: Json = False) -> int:  # fmt: skip
+    """Transcribe speech: sound files of any length, rate and number of channels; a folder is all sound files in it.
 
     regard transcribe runs/an4-joint clip.wav --timestamps
     """
     transcriber: Transcriber = open_run(run, "transcribe", device)
     search = partial(transcriber.stream, beam=beam, timestamps=timestamps, piece=piece)
-    done, total = 0, _seconds(files or [])
-    with read_texts(files, input_, "transcribing, seconds", total=total) as (chunks, count):
+    if files:  # now, so that the seconds are known
+        files = [name if isinstance(name, str) else name.source for name in expand_folders(files, SOUNDS)]
+    done, total, failures = 0, _seconds(files or []), Failures(strict=strict, json_=json_)
+    with read_items(files, input_, "transcribing, seconds", total=total, endings=SOUNDS) as (chunks, count):
         for chunk in chunks:
             seconds = 0
 
@@ -249,17 +299,49 @@ def transcribe(run: RunPath, files: options.SoundFiles = None, input_: Input = N
                 seconds = heard
                 count(before, heard)
 
-            for file, found in zip(chunk, search(chunk, progress=progress), strict=True):
+            for file, found in _transcribe_each(search, chunk, progress):
+                if isinstance(found, BadInput):
+                    failures.skip(found, f"{file}\t")
+                    continue
+                failures.success()
                 if json_:
                     fields = {key: value for key, value in dataclasses.asdict(found).items() if timestamps or key != "words"}
-                    print(json.dumps({"source": file, **fields}, ensure_ascii=False))
+                    write_json({"source": file, **fields})
                 elif timestamps:
                     for word in found.words:
-                        print(file, f"{word.start:.2f}", f"{word.end:.2f}", word.text, sep="\t")
+                        write(file, f"{word.start:.2f}", f"{word.end:.2f}", word.text)
                 else:
-                    print(file, found.text, sep="\t")
+                    write(file, found.text)
                 sys.stdout.flush()
             done += seconds
+    return failures.code()
+
+
+def _transcribe_each(search: "Callable[..., Iterator[Transcript]]", items: list[str | BadInput], progress: Callable[[int], None],
+                     ) -> "Iterator[tuple[str, Transcript | BadInput]]":  # fmt: skip
+    """The transcript of each file; after one that cannot be read the search starts again with the next."""
+    at, heard = 0, 0
+    while at < len(items):
+        item = items[at]
+        if isinstance(item, BadInput):
+            at += 1
+            yield item.source, item
+            continue
+        files = list(takewhile(lambda item: isinstance(item, str), items[at:]))
+        before = heard
+
+        def report(seconds: int, before: int = before) -> None:
+            nonlocal heard
+            heard = before + seconds
+            progress(heard)
+
+        try:
+            for found in search(files, progress=report):
+                at += 1
+                yield str(items[at - 1]), found
+        except ValueError as error:
+            at += 1
+            yield str(items[at - 1]), BadInput(str(items[at - 1]), str(error))
 
 
 def _seconds(files: Sequence[str]) -> float:
@@ -280,8 +362,9 @@ def caption(run: RunPath, images: options.Images = None, input_: Input = None, b
             show: Annotated[Path | None, typer.Option(
                 help="Draw the image once per word, with where the model looked: a .png, .svg, .pdf or .json file.",
                 show_default=False)] = None,
-            device: Device = "auto", precision: Precision = "float32", json_: Json = False) -> None:  # fmt: skip
-    """Write captions of images.
+            strict: options.Strict = False, device: Device = "auto", precision: Precision = "float32",
+            json_: Json = False) -> int:  # fmt: skip
+    """Write captions of images; a folder is all images in it.
 
     regard caption runs/flickr8k-attend photo.jpg --beam 5 --show words.png
     """
@@ -293,38 +376,48 @@ def caption(run: RunPath, images: options.Images = None, input_: Input = None, b
             raise ValueError(f"--show {show} draws one image, and there are {len(images or ())}; give one, or leave --show out")
     captioner: ImageCaptioner = open_run(run, "caption", device, precision)
     search = partial(captioner.caption, beam=beam, n_best=n_best, length_penalty=length_penalty)
-    done = 0
-    with read_texts(images, input_, "captioning", max(2, captioner.run.decode.batch_size)) as (chunks, count):
+    done, size, failures = 0, max(2, captioner.run.decode.batch_size), Failures(strict=strict, json_=json_)
+    with read_items(images, input_, "captioning", size, endings=_image_endings()) as (chunks, count):
         for chunk in chunks:
             if show and len(chunk) > 1:
                 raise ValueError(f"--show {show} draws one image, and there are more; give one, or leave --show out")
-            for image, found in zip(chunk, _predict_each(search, chunk, partial(count, done)), strict=True):
+
+            def predict(some: list[str], before: int = done) -> "list[Caption]":
+                return search(some, progress=partial(count, before))
+
+            for image, found in answer_each(chunk, predict):
+                if isinstance(found, BadInput):
+                    failures.skip(found, f"{image}\t")
+                    continue
+                failures.success()
                 _print_caption(image, found, n_best, json_)
                 if show:
                     _draw_caption(captioner, image, found, show)
             done += len(chunk)
             sys.stdout.flush()
+    return failures.code()
 
 
 def _print_caption(image: str, found: "Caption", n_best: int, json_: bool) -> None:
     if json_:
-        print(json.dumps({"source": image, **dataclasses.asdict(found)}, ensure_ascii=False))
+        write_json({"source": image, **dataclasses.asdict(found)})
     elif n_best > 1:
         for rank, hypothesis in enumerate(found.n_best, 1):
-            print(image, rank, f"{hypothesis.score:.4f}", hypothesis.text, sep="\t")
+            write(image, rank, f"{hypothesis.score:.4f}", hypothesis.text)
     else:
-        print(image, found.text, sep="\t")
+        write(image, found.text)
 
 
 def _draw_caption(captioner: "ImageCaptioner", image: str, found: "Caption", file: Path) -> None:
     from regard.view.caption_maps import map_caption, to_file
 
-    for note in (*to_file(map_caption(captioner, image, caption=found), file), f"saved {file}"):
-        print(note, file=sys.stderr)
+    for line in (*to_file(map_caption(captioner, image, caption=found), file), f"saved {file}"):
+        note(line)
 
 
 def embed(run: RunPath, texts: options.TextsOrImages = None, input_: Input = None, word: options.Word = None,
-          out: options.VectorFile = None, device: Device = "auto", json_: Json = False) -> None:  # fmt: skip
+          out: options.VectorFile = None, strict: options.Strict = False, device: Device = "auto",
+          json_: Json = False) -> int:  # fmt: skip
     """Embed texts as vectors, or one word of each text in its context, and compare them.
 
     Prints the cosine similarity of each pair; --json prints the vectors, --out writes them.
@@ -333,8 +426,6 @@ def embed(run: RunPath, texts: options.TextsOrImages = None, input_: Input = Non
 
     regard embed runs/wikitext-elmo --word bank "money bank grows" "river bank flows"
     """
-    from regard.data.files import write_atomic
-
     if out and json_:
         raise ValueError("--out writes vectors, --json prints them; give one of them")
     if out and out.suffix != ".npy":
@@ -343,34 +434,65 @@ def embed(run: RunPath, texts: options.TextsOrImages = None, input_: Input = Non
         raise ValueError(f"no folder {out.parent}; make it, or choose another --out")
     embedder: Embedder = open_run(run, "embed", device)
     embed_chunk = partial(_embed_texts, embedder) if word is None else partial(_embed_word, embedder, word)
-    done, rows, vectors = 0, list[_Embedded](), list["Tensor"]()
-    with read_texts(texts, input_, "reading") as (chunks, count):
+    done, rows, vectors, failures = 0, list[_Embedded](), list["Tensor | None"](), Failures(strict=strict, json_=json_)
+    with read_items(texts, input_, "reading") as (chunks, count):
         for chunk in chunks:
             _require_comparable(len(rows) + len(chunk), bool(out or json_))
-            embedded, table = embed_chunk(chunk, done + 1, partial(count, done))
+            for found in _embed_each(embed_chunk, chunk, done + 1, partial(count, done)):
+                if isinstance(found, BadInput):
+                    failures.skip(found)
+                    vectors += [None] if word is None else []
+                    continue
+                embedded, table = found
+                failures.success(len(embedded))
+                if json_:
+                    for row, vector in zip(embedded, table.tolist(), strict=True):
+                        write_json({**row.fields, "vector": vector})
+                    continue
+                rows += embedded
+                vectors += table
             done += len(chunk)
-            if json_:
-                for row, vector in zip(embedded, table.tolist(), strict=True):
-                    print(json.dumps({**row.fields, "vector": vector}, ensure_ascii=False))
-                continue
-            rows += embedded
-            vectors.append(table)
-            _require_comparable(len(rows), bool(out))
-    if not rows:
-        return
+            _require_comparable(len(rows), bool(out or json_))
+    if rows:
+        _finish_embedding(rows, vectors, out, 2 if word is None else 3)  # a word resembles itself in every context
+    return failures.code()
+
+
+def _embed_each(embed_chunk: "Callable[..., tuple[list[_Embedded], Tensor]]", items: list[str | BadInput], first: int,
+                progress: Callable[[int], None]) -> "Iterator[tuple[list[_Embedded], Tensor] | BadInput]":  # fmt: skip
+    """The vectors of all texts at once; if one is refused, of each alone; `first` is the number of the first text."""
+    texts = [item for item in items if isinstance(item, str)]
+    if len(texts) == len(items):
+        try:
+            yield embed_chunk(texts, first, progress)
+            return
+        except ValueError as error:
+            if len(items) == 1:
+                yield BadInput(texts[0], str(error))
+                return
+    for number, item in enumerate(items, first):
+        yield from [item] if isinstance(item, BadInput) else _embed_each(embed_chunk, [item], number, progress)
+
+
+def _finish_embedding(rows: "list[_Embedded]", vectors: "list[Tensor | None]", out: Path | None, digits: int) -> None:
+    """Write the vectors, a row of NaN for a text that was skipped; or print the table of all pairs."""
     import io
 
     import numpy as np
     import torch
 
-    table = torch.cat(vectors)
+    from regard.data.files import write_atomic
+
+    known = [vector for vector in vectors if vector is not None]
     if out:
+        nothing = torch.full_like(known[0], math.nan)
+        table = torch.stack([nothing if vector is None else vector for vector in vectors])
         content = io.BytesIO()
         np.save(content, table.numpy(), allow_pickle=False)
         write_atomic(out, content.getvalue())
-        print(f"saved {len(table):,} vectors of {table.shape[1]} numbers in {out}")
+        write(f"saved {len(table):,} vectors of {table.shape[1]} numbers in {out}")
         return
-    digits = 2 if word is None else 3  # a word resembles itself in every context
+    table = torch.stack(known)
     _print_similarity([row.label for row in rows], (table @ table.T).tolist(), digits)
 
 
@@ -415,7 +537,7 @@ def _print_similarity(texts: list[str], cosines: list[list[float]], digits: int)
     for number in range(1, len(texts) + 1):
         table.add_column(str(number), justify="right", min_width=5)
     for number, (text, row) in enumerate(zip(texts, cosines, strict=True), 1):
-        table.add_row(Text(f"{number} {text[:60]}"), *(f"{cosine:.{digits}f}" for cosine in row))
+        table.add_row(Text(printable(f"{number} {text[:60]}", keep="")), *(f"{cosine:.{digits}f}" for cosine in row))
     Console(width=None if sys.stdout.isatty() else 80 + 7 * len(texts), highlight=False).print(table)
 
 
@@ -444,7 +566,7 @@ def neighbors(
         found = [(word, vectors.neighbors(word, top)) for word in asked]
     if json_:
         for word, near in found:
-            print(json.dumps({"word": word, "neighbors": [other._asdict() for other in near]}, ensure_ascii=False))
+            write_json({"word": word, "neighbors": [other._asdict() for other in near]})
     else:
         for first in range(0, len(found), COLUMNS):
             print(end="\n" * (first > 0))
@@ -459,10 +581,13 @@ def _print_neighbors(found: "list[tuple[str, list[Neighbor]]]") -> None:
 
     table, rows = Table(box=None, pad_edge=False), max(len(near) for _, near in found)
     for word, _ in found:
-        table.add_column(Text(word), max_width=30)
+        table.add_column(Text(printable(word, keep="")), max_width=30)
         table.add_column("", justify="right", min_width=9)
     for row in range(rows):
-        cells = [(Text(near[row].word), f"{near[row].cosine:.3f}    ") if row < len(near) else ("", "") for _, near in found]
+        cells = [
+            (Text(printable(near[row].word, keep="")), f"{near[row].cosine:.3f}    ") if row < len(near) else ("", "")
+            for _, near in found
+        ]
         table.add_row(*(cell for pair in cells for cell in pair))
     Console(width=None if sys.stdout.isatty() else 50 * len(found), highlight=False).print(table)
 
@@ -471,15 +596,15 @@ def _warn_unprefixed(translator: "Translator", texts: list[str]) -> None:
     prefixes = translator.prefixes
     bare = next((text for text in texts if prefixes and text.strip() and not text.startswith(prefixes)), None)
     if bare is not None:
-        print(f"regard: {bare[:40]!r} has none of the task prefixes this model was trained with, "
-              f"{', '.join(map(repr, prefixes))}; its answer may be meaningless", file=sys.stderr)  # fmt: skip
+        note(f"regard: {bare[:40]!r} has none of the task prefixes this model was trained with, "
+             f"{', '.join(map(repr, prefixes))}; its answer may be meaningless")  # fmt: skip
 
 
 def _encode(predictor: "Embedder | ImageClassifier", texts: list[str]) -> Any:
     """The inputs of a predictor, token ids or files, with a note if some texts will be truncated."""
     encoded, limit = getattr(predictor, "encode", list)(texts), _max_len(predictor)
     if cut := sum(len(ids) > limit for ids in encoded):
-        print(f"{cut} of {len(texts)} texts have over {limit} tokens and were truncated", file=sys.stderr)
+        note(f"{cut} of {len(texts)} texts have over {limit} tokens and were truncated")
     return encoded
 
 

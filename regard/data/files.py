@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
-__all__ = ["MAX_LINE", "BadLine", "cache_folder", "flush", "open_bytes", "read_lines", "read_lines_checked", "read_pieces",
-           "sync_folder", "write_atomic"]  # fmt: skip
+__all__ = ["MAX_LINE", "BadLine", "cache_folder", "flush", "new_file_mode", "open_bytes", "read_lines", "read_lines_checked",
+           "read_pieces", "sync_folder", "write_atomic"]  # fmt: skip
 
 MAX_LINE = 1 << 20  # bytes of one line; longer ones are left out or refused
 MAX_SKIP = 1 << 26  # bytes of one line that are read to find its end
@@ -209,6 +209,21 @@ def write_atomic(file: Path, content: bytes) -> None:
     finally:
         part.unlink(missing_ok=True)
     sync_folder(file.parent)
+
+
+def new_file_mode(folder: Path) -> int:
+    """The permissions that a new file gets in a folder, by the umask and the folder's defaults.
+
+    Libraries that write through a temporary file leave theirs, which only the owner may read.
+    """
+    probe = folder / f".mode.{os.getpid()}.part"
+    probe.unlink(missing_ok=True)  # left by a killed process
+    handle = os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(handle).st_mode)
+    finally:
+        os.close(handle)
+        probe.unlink()
 
 
 def flush(file: Path) -> None:

@@ -32,9 +32,13 @@ UNLIKELY = -1e4  # log-probability of a token of a phrase that the model, or a p
 
 @dataclass(frozen=True)
 class Required:
-    """The phrases of one sentence: for each its alternatives, of which one must appear.  No two may share a token."""
+    """The phrases of one sentence: for each its alternatives, of which one must appear.  No two may share a token.
+
+    No token of `continuing` follows a phrase: it would make its last word another one.
+    """
 
     phrases: tuple[tuple[tuple[int, ...], ...], ...]
+    continuing: frozenset[int] = frozenset()
 
     @cached_property
     def shortest(self) -> tuple[int, ...]:
@@ -64,7 +68,7 @@ class Required:
                 if self.phrases[part.phrase][part.alternative][part.read] == token]  # fmt: skip
         going = PhraseState(state.unmet, tuple(part for part in read if self._left(part)))
         complete = {part.phrase for part in read if not self._left(part)}
-        options = [PhraseState(state.unmet - {i}, ()) for i in sorted(complete, key=lambda i: -self.shortest[i])]
+        options = [PhraseState(state.unmet - {i}, (), True) for i in sorted(complete, key=lambda i: -self.shortest[i])]
         return min((*options, going), key=self.missing)
 
     def _left(self, part: "Partial") -> int:
@@ -84,9 +88,10 @@ class PhraseState(NamedTuple):
 
     unmet: frozenset[int]
     partial: tuple[Partial, ...]
+    complete: bool = False  # the last token completed a phrase
 
 
-def required_phrases(constraints: Sequence[Constraint], eos: int) -> Required:
+def required_phrases(constraints: Sequence[Constraint], eos: int, continuing: frozenset[int] = frozenset()) -> Required:
     """The constraints of one sentence, checked: token ids, none of them the end token."""
     phrases = []
     for constraint in constraints:
@@ -98,7 +103,7 @@ def required_phrases(constraints: Sequence[Constraint], eos: int) -> Required:
         if any(not isinstance(token, int) or token < 0 or token == eos for token in tokens):
             raise ValueError(f"constraint {constraint!r}; use token ids of 0 or more, without the end token {eos}")
         phrases.append(tuple(tuple(int(token) for token in alternative) for alternative in alternatives))  # type: ignore[arg-type]
-    return Required(tuple(phrases))
+    return Required(tuple(phrases), continuing)
 
 
 def contains(tokens: Sequence[int], required: Required) -> bool:
@@ -109,7 +114,9 @@ def contains(tokens: Sequence[int], required: Required) -> bool:
             (start, start + len(alternative))
             for alternative in phrase
             for start in range(len(tokens) - len(alternative) + 1)
-            if all(free[start : start + len(alternative)]) and tuple(tokens[start : start + len(alternative)]) == alternative
+            if all(free[start : start + len(alternative)])
+            and tuple(tokens[start : start + len(alternative)]) == alternative
+            and not required.continuing.intersection(tokens[start + len(alternative) : start + len(alternative) + 1])
         )
         if (place := next(places, None)) is None:
             return False
@@ -175,17 +182,23 @@ class PhraseAllocation:
                 values = scores[n, beams, tokens].clamp(min=UNLIKELY) + offset[n, beams]
                 for key, total, out in zip(wanted, values.tolist(), totals[n, beams, tokens].isinf().tolist(), strict=True):
                     (ruled_out if out else found)[key] = total
-            candidates = self._share_out(line, found, length) or self._share_out(line, ruled_out, length)
+            candidates = self._share_out(line, found, length) or self._share_out(line, found | ruled_out, length, True)
             chosen.append(candidates[: 2 * width])
         self.after = [[candidate.state for candidate in candidates] for candidates in chosen]
         return self._to_tensors(chosen, offset)
 
-    def _share_out(self, line: "_Line", found: dict[tuple[int, int], float], length: int) -> list["_Candidate"]:
-        """Candidates from the banks in turn, of which the first lacks the fewest tokens; the best of each bank first."""
+    def _share_out(self, line: "_Line", found: dict[tuple[int, int], float], length: int,
+                   glue: bool = False) -> list["_Candidate"]:  # fmt: skip
+        """Candidates from the banks in turn, of which the first lacks the fewest tokens; the best of each bank first.
+
+        `glue` takes tokens that continue the last word of a phrase, too.
+        """
         banks: dict[int, list[_Candidate]] = {}
         for (beam, token), total in sorted(found.items(), key=lambda item: -item[1]):
             state = line.states[beam]
             if state is None or not math.isfinite(total) or (token == self.eos and state.unmet):
+                continue
+            if state.complete and not glue and token in line.required.continuing:
                 continue
             after = state if token == self.eos else line.required.advance(state, token)
             missing = line.required.missing(after)

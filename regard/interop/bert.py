@@ -2,14 +2,21 @@
 
 from collections.abc import Iterator
 
+from regard.interop.keys import THEIRS, KeyTable
 from regard.interop.tables import HFCheckpoint, HFFamily, TensorMap, TextFormat, map_layer
 from regard.models.bert import BERT, BERTConfig
 
 __all__ = ["FAMILY"]
 
+KEYS = KeyTable.of(
+    read="vocab_size hidden_size num_hidden_layers num_attention_heads max_position_embeddings type_vocab_size intermediate_size "
+    "hidden_act layer_norm_eps hidden_dropout_prob attention_probs_dropout_prob tie_word_embeddings",
+    without_effect="classifier_dropout directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
+    "pooler_size_per_head pooler_type",
+    refused={"position_embedding_type": ("absolute",)},
+)
 SIZES = {"vocab": "vocab_size", "dim": "hidden_size", "depth": "num_hidden_layers", "heads": "num_attention_heads",
          "max_len": "max_position_embeddings", "segments": "type_vocab_size"}  # our key → theirs  # fmt: skip
-FIXED = {"hidden_act": "gelu", "layer_norm_eps": 1e-12}
 BLOCK = {
     "attn.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"), "attn.out": ("attention.output.dense",),
     "attn_residual.norm": ("attention.output.LayerNorm",), "mlp.up": ("intermediate.dense",), "mlp.down": ("output.dense",),
@@ -18,7 +25,10 @@ BLOCK = {
 
 
 def _parse_config(hf: HFCheckpoint) -> BERTConfig:
-    hf.require(**FIXED, position_embedding_type="absolute", is_decoder=False)
+    head = any(name.startswith("cls.predictions.") for name in hf.weights)
+    if hf.get("tie_word_embeddings") is False and head and "cls.predictions.decoder.weight" not in hf.stored:
+        raise ValueError("config.json has tie_word_embeddings = False, but there is no tensor cls.predictions.decoder.weight; "
+                         "save the checkpoint again with its output layer")  # fmt: skip
     for name in hf.architectures:
         if name in ("BertForTokenClassification", "BertForMultipleChoice"):
             raise ValueError(f"config.json has architectures = {name!r}; regard's model classifies whole texts, as "
@@ -27,16 +37,15 @@ def _parse_config(hf: HFCheckpoint) -> BERTConfig:
     if classes == 1:
         raise ValueError("classifier.weight has one output (a score, as in a cross-encoder); regard's model needs two or "
                          "more classes: use a checkpoint that has them")  # fmt: skip
-    if hf.get("problem_type") not in (None, "single_label_classification"):
-        raise ValueError(f"config.json has problem_type = {hf.get('problem_type')!r}; regard's model gives each text one "
-                         f"class, 'single_label_classification': use a checkpoint that does")  # fmt: skip
-    return hf.build(BERTConfig, SIZES, classes=classes, dropout=hf.get("hidden_dropout_prob", 0.1),
-                    attention_dropout=hf.get("attention_probs_dropout_prob", 0.1),
+    return hf.build(BERTConfig, SIZES, classes=classes, dropout=hf.number("hidden_dropout_prob", 0.1),
+                    attention_dropout=hf.number("attention_probs_dropout_prob", 0.1),
+                    activation=hf.activation("hidden_act", "gelu"), eps=hf.number("layer_norm_eps", 1e-12),
                     **hf.mlp_width("intermediate_size", "hidden_size"))  # fmt: skip
 
 
 def _describe_config(c: BERTConfig) -> dict[str, object]:
-    return {"model_type": "bert", "architectures": ["BertForSequenceClassification" if c.classes else "BertForMaskedLM"], **FIXED,
+    return {"model_type": "bert", "architectures": ["BertForSequenceClassification" if c.classes else "BertForMaskedLM"],
+            "hidden_act": THEIRS[c.activation], "layer_norm_eps": c.eps,
             "intermediate_size": c.mlp_dim or c.mlp_ratio * c.dim, "hidden_dropout_prob": c.dropout,
             "attention_probs_dropout_prob": c.attention_dropout, "tie_word_embeddings": True}  # fmt: skip
 
@@ -58,8 +67,8 @@ def _map_tensors(c: BERTConfig) -> Iterator[TensorMap]:
 
 
 FAMILY = HFFamily(
-    "bert", "bert", BERT, _parse_config, _describe_config, _map_tensors, SIZES, "bert.",
-    aliases={"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "bert", "bert", BERT, _parse_config, _describe_config, _map_tensors, SIZES, KEYS, "bert.",
+    aliases=lambda hf: {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
              "cls.predictions.decoder.bias": "cls.predictions.bias"},
     ignored=("embeddings.position_ids", "cls.seq_relationship.weight", "cls.seq_relationship.bias"),
     heads=lambda c: ("lm_head",) if c.classes else ("lm_head", "pooler"), headless="BertModel",

@@ -13,22 +13,24 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors.torch import save
 
-from regard.config import DecodeConfig, Run, build, tasks_of, to_toml
+from regard.config import Run, build, tasks_of, to_toml
 from regard.data.files import sync_folder, write_atomic
 from regard.data.image.store import resize_side
 from regard.data.text.tokenizer import Tokenizer
 from regard.interop import weights
+from regard.interop.generation import GENERATION, Generation, describe_generation, read_generation
 from regard.interop.image_processor import PROCESSOR, ImagePreprocessing, describe_processor, read_processor
-from regard.interop.sentence_transformers import POOLING, read_max_len
-from regard.interop.tables import TextFormat
-from regard.interop.tokenizer import add_special_tokens, describe_tokenizer, read_tokenizer_for
-from regard.interop.weights import GENERATION, ImportedModel, export_model, import_model
+from regard.interop.marian import blocks_pad
+from regard.interop.sentence_transformers import FILES, SentenceTransformer, read_sentence_transformer
+from regard.interop.tables import SEQ2SEQ, TextFormat
+from regard.interop.tokenizer import add_special_tokens, describe_tokenizer, read_tokenizers_for
+from regard.interop.weights import ImportedModel, export_model, import_model
 from regard.models import FAMILIES, load_model, read_config, saved_tensors
 from regard.run_folder import RunFolder
 from regard.tasks import TASKS, read_run
@@ -40,8 +42,8 @@ MAX_LEN = 512  # tokens, for a model without a maximum
 CAPTION_LEN = 64  # tokens of a caption, for a checkpoint without a maximum
 HEADS = {"lm_head": "masked tokens", "pooler": "the pooled vector", "classifier": "classes"}
 FETCHED = ["config.json", GENERATION, "model.safetensors", "model.safetensors.index.json", "model-*.safetensors",
-           "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt", "modules.json",
-           "sentence_bert_config.json", POOLING, PROCESSOR, "README.md"]  # fmt: skip
+           "tokenizer.json", "tokenizer_config.json", "target_tokenizer.json", "vocab.txt", "vocab.json",
+           "merges.txt", *FILES, PROCESSOR, "README.md"]  # fmt: skip
 
 
 def fetch(name: str) -> Path:
@@ -58,16 +60,24 @@ def fetch(name: str) -> Path:
                          f"or give a folder") from None  # fmt: skip
 
 
-def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -> None:
-    """Convert a checkpoint to a run folder; errors and the model card call it `name`, or by its folder."""
+def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -> tuple[str, ...]:
+    """Convert a checkpoint to a run folder; errors and the model card call it `name`, or by its folder.
+
+    Returns what its user should know, such as options of sampling that have no place in a run.
+    """
     with _create_whole(to) as part, weights.name_errors(name or str(folder)):
-        imported, tokenizer = weights.read_model(folder), None
+        imported, tokenizer, target = weights.read_model(folder), None, None
+        generation, sentences = Generation(), SentenceTransformer()
         data: dict[str, object] = {}
         if text := imported.table.text:
-            tokenizer = read_tokenizer_for(imported, text, folder)
+            sentences = read_sentence_transformer(folder)
+            tokenizer, target = read_tokenizers_for(imported, text, folder, lowercase=sentences.lowercase)
             max_len = getattr(imported.config, "max_len", MAX_LEN)
-            if limit := read_max_len(folder):
-                max_len = max(2, min(limit, max_len) - 2)  # without start and end
+            if sentences.max_len:
+                max_len = max(2, min(sentences.max_len, max_len) - 2)  # without start and end
+            if text.generates:
+                source = imported.checkpoint
+                generation = read_generation(source.generation_file, source.generation, text, blocks_pad(imported.model))
             data |= {"tokenizer": text.tokenizer, "vocab": tokenizer.vocab, "max_len": max_len}
         if default := imported.table.image_processor:
             how = read_processor(folder, default, imported.config.channels)
@@ -75,15 +85,18 @@ def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -
             data |= {key: value for key, value in dataclasses.asdict(how).items() if key != "image"}
         if text and default:  # captions, as the checkpoint writes them and as long as it does
             data |= {"normalize": False, "max_len": _caption_limit(imported)}
-        run, files = _make_run(imported, to.name, _read_licence(folder), data), RunFolder(part)
+        run, files = _make_run(imported, to.name, _read_licence(folder), data, generation), RunFolder(part)
         if tokenizer:
             tokenizer.save(files.tokenizer)
+        if target:
+            target.save(files.target_tokenizer)
         write_atomic(files.weights, save(saved_tensors(imported.model)))
         files.write_description(run.family, dataclasses.asdict(imported.config), version)
         if labels := _labels(imported):
             files.write_labels(labels)
-        write_atomic(files.card, _model_card(imported, run, version, name or folder.name).encode())
+        write_atomic(files.card, _model_card(imported, run, version, name or folder.name, generation.notes).encode())
         write_atomic(files.run, to_toml(run).encode())
+    return generation.notes
 
 
 def export_run(folder: Path, to: Path) -> None:
@@ -106,6 +119,10 @@ def export_run(folder: Path, to: Path) -> None:
             files = {"config.json": hf, **files, PROCESSOR: describe_processor(how)}
         if text and table.image_processor:
             files[GENERATION]["max_length"] = min(run.data.max_len + 2, config.max_len)  # start and end included
+        if getattr(config, "target_vocab", 0):
+            write_atomic(
+                part / "target_tokenizer.json", add_special_tokens(files_of_run.target_tokenizer, text or SEQ2SEQ).encode()
+            )
         for name, content in files.items():
             write_atomic(part / name, json.dumps(content, indent=2, ensure_ascii=False).encode())
         weights.write_weights(family, config, model, part, untrained)
@@ -118,14 +135,12 @@ def _read_run(folder: Path) -> Run:
     return Run(folder.name, family, config, data=TASKS[tasks_of(FAMILIES[family], TASKS)[0]].data())
 
 
-def _make_run(imported: ImportedModel, name: str, licence: str, data: Mapping[str, object]) -> Run:
+def _make_run(imported: ImportedModel, name: str, licence: str, data: Mapping[str, object], generation: Generation) -> Run:
     """The run.toml of a checkpoint: enough to continue training, and to predict as the checkpoint does."""
-    family, hf = imported.table.family, imported.checkpoint
+    family = imported.table.family
     classes = getattr(imported.config, "classes", 0) > 0
     task = next(name for name in tasks_of(FAMILIES[family], TASKS) if ("classifier" in TASKS[name].trains) == classes)
-    beam = {"beam_size": hf.get("num_beams") or 1, "length_penalty": hf.get("length_penalty")}
-    decode = build("decode", DecodeConfig, {key: value for key, value in beam.items() if value is not None})
-    return Run(re.sub(r"[^\w.+-]", "-", name).lstrip(".") or family, family, imported.config, task=task, decode=decode,
+    return Run(re.sub(r"[^\w.+-]", "-", name).lstrip(".") or family, family, imported.config, task=task, decode=generation.decode,
                data=build("data", TASKS[task].data, data), untrained=imported.untrained, licence=licence)  # fmt: skip
 
 
@@ -152,10 +167,8 @@ def _text_files(tokenizer_file: Path, run: Run, text: TextFormat, hf: dict[str, 
     tokenizer, max_len = Tokenizer.load(tokenizer_file), getattr(run.model, "max_len", MAX_LEN)
     ids: dict[str, object] = {**weights.special_token_ids(tokenizer.special, text)}
     files = {"config.json": hf | ids, "tokenizer_config.json": describe_tokenizer(tokenizer, text, max_len)}
-    beam = {"num_beams": run.decode.beam_size, "length_penalty": run.decode.length_penalty,
-            "early_stopping": run.decode.beam_size > 1, "max_length": max_len}  # fmt: skip
     if text.generates:
-        files[GENERATION] = ids | (beam if text.seq2seq else {})
+        files[GENERATION] = ids | describe_generation(run.decode, max_len, text.seq2seq)
     return files
 
 
@@ -172,7 +185,7 @@ def _with_image_size(imported: ImportedModel, image: int) -> ImportedModel:
 
 def _caption_limit(imported: ImportedModel) -> int:
     """The longest caption in tokens, without start and end: as the checkpoint generates, or as our data has it."""
-    limit = imported.checkpoint.get("max_length")
+    limit = imported.checkpoint.generation.get("max_length")
     limit = limit - 2 if isinstance(limit, int) else CAPTION_LEN  # theirs includes the start and end tokens
     return max(2, min(limit, imported.config.max_len - 1))
 
@@ -197,7 +210,7 @@ def _read_licence(folder: Path) -> str:
     return licence[1].strip("'\"") if licence else ""
 
 
-def _model_card(imported: ImportedModel, run: Run, version: str, source: str) -> str:
+def _model_card(imported: ImportedModel, run: Run, version: str, source: str, notes: Sequence[str]) -> str:
     kind = (imported.checkpoint.architectures or [imported.table.model_type])[0]
     count = sum(p.numel() for p in imported.model.parameters())
     parts = " and ".join(HEADS[head] for head in imported.untrained)
@@ -205,6 +218,7 @@ def _model_card(imported: ImportedModel, run: Run, version: str, source: str) ->
         "---", "library_name: regard", *([f"license: {run.licence}"] if run.licence else []), "---", f"# {run.name}", "",
         f"The Hugging Face checkpoint `{source}`, a {kind} of {count:,} parameters, imported by regard {version}.",
         *([f"The checkpoint has no weights for {parts}: these are randomly initialized and need training."] if parts else []),
+        *(f"Note: {note}." for note in notes),
         "", "Use it in Python:", "", '    regard.load("this/folder")', "",
     ]  # fmt: skip
     return "\n".join(lines)

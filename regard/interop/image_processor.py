@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from regard.interop.keys import KeyTable, check_keys
 from regard.interop.tables import HFConfig
 from regard.interop.weights import read_json
 
@@ -22,7 +23,25 @@ DEFAULTS: dict[str, dict[str, object]] = {  # kind of processor → values of th
     "Bit": {"size": {"shortest_edge": 224}, "resample": 3, "do_center_crop": True, "crop_size": 224},
 }
 SQUASH_FROM = 384  # pixels from which ConvNext's processor squashes an image instead of cropping it
-UNSUPPORTED = ("do_flip_channel_order", "do_pad")
+KEYS = KeyTable.of(
+    read="image_processor_type feature_extractor_type do_resize size resample do_center_crop crop_size crop_pct do_rescale "
+    "rescale_factor do_normalize image_mean image_std",
+    # Images are always read as RGB, or grey, as the model has channels; the rest is how the library computes.
+    without_effect="do_convert_rgb default_to_square input_data_format data_format return_tensors disable_grouping device "
+    "processor_class image_processor_class model_input_names transformers_version use_fast backend crop_to_patches",
+    refused={
+        "do_flip_channel_order": (False,),
+        "do_pad": (False,),
+        "pad_size": (),
+        "offset": (False,),
+        "auto_map": (),
+        "do_thumbnail": (False,),
+        "do_align_long_axis": (False,),
+        "do_reduce_labels": (False,),
+        "size_divisor": (),
+        "image_seq_length": (),
+    },
+)
 
 
 @dataclass(frozen=True)
@@ -46,9 +65,9 @@ def read_processor(folder: Path, default: str, channels: int) -> ImagePreprocess
     kind = _parse_kind(hf, default)
     hf = {"do_resize": True, "do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255, **DEFAULTS[kind],
           **{key: value for key, value in hf.items() if value is not None}}  # fmt: skip
-    for key in (*UNSUPPORTED, "do_resize"):
-        if bool(hf.get(key)) != (key == "do_resize"):
-            raise ValueError(f"{PROCESSOR} has {key} = {hf[key]!r}; regard does not support it: use another checkpoint")
+    check_keys(PROCESSOR, hf, KEYS)
+    if not hf["do_resize"]:
+        raise ValueError(f"{PROCESSOR} has do_resize = {hf['do_resize']!r}; regard does not support it: use another checkpoint")
     resample = hf["resample"]
     if not isinstance(resample, int) or resample not in RESAMPLING:
         raise ValueError(f"{PROCESSOR} has resample = {resample!r}; regard resizes images with 2 (bilinear) or "

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from regard.interop.keys import KeyTable
 from regard.interop.tables import HFCheckpoint, HFFamily, TensorMap, map_layer
 from regard.models.resnet import ResNet, ResNetConfig
 
@@ -9,10 +10,15 @@ __all__ = ["FAMILY"]
 
 SIZES = {"channels": "num_channels", "dim": "embedding_size"}  # our key → theirs
 FIXED = {"hidden_act": "relu", "downsample_in_first_stage": False, "downsample_in_bottleneck": False}
+KEYS = KeyTable.of(
+    read="num_channels embedding_size hidden_sizes depths layer_type",
+    without_effect="out_features out_indices stage_names",
+    refused={key: (value,) for key, value in FIXED.items()},
+)
 
 
 def _parse_config(hf: HFCheckpoint) -> ResNetConfig:
-    hf.require(**FIXED, layer_type=("basic", "bottleneck"), problem_type="single_label_classification")
+    hf.require(layer_type=("basic", "bottleneck"))
     hf = hf.with_defaults(num_channels=3, embedding_size=64, hidden_sizes=[256, 512, 1024, 2048], depths=[3, 4, 6, 3],
                           layer_type="bottleneck")  # fmt: skip
     return hf.build(ResNetConfig, SIZES, dims=hf.get("hidden_sizes"), depths=hf.get("depths"),
@@ -49,7 +55,7 @@ def _map_conv_norm(ours: str, hf: str) -> Iterator[TensorMap]:
 
 
 FAMILY = HFFamily(
-    "resnet", "resnet", ResNet, _parse_config, _describe_config, _map_tensors, SIZES, "resnet.",
+    "resnet", "resnet", ResNet, _parse_config, _describe_config, _map_tensors, SIZES, KEYS, "resnet.",
     ignored=("num_batches_tracked",), heads=lambda c: ("classifier",), headless="ResNetModel",
     image_processor="ConvNext",
 )  # fmt: skip

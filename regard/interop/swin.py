@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from regard.interop.keys import KeyTable
 from regard.interop.tables import SAME, ZEROS, HFCheckpoint, HFFamily, TensorMap, Transform, map_layer
 from regard.models.swin import Swin, SwinConfig
 
@@ -17,14 +18,20 @@ __all__ = ["V1", "V2"]
 SIZES = {"image": "image_size", "patch": "patch_size", "channels": "num_channels", "dim": "embed_dim",
          "window": "window_size"}  # our key → theirs  # fmt: skip
 FIXED = {"hidden_act": "gelu", "layer_norm_eps": 1e-5, "qkv_bias": True, "use_absolute_embeddings": False}
+KEYS = KeyTable.of(
+    read="image_size patch_size num_channels embed_dim window_size depths num_heads mlp_ratio hidden_dropout_prob drop_path_rate",
+    without_effect="attention_probs_dropout_prob encoder_stride hidden_size num_layers out_features out_indices stage_names "
+    "path_norm",
+    refused={**{key: (value,) for key, value in FIXED.items()}, "pretrained_window_sizes": ([0, 0, 0, 0],)},
+)
 BLOCK = {"attn.out": "attention.output.dense", "attn_residual.norm": "layernorm_before", "mlp.up": "intermediate.dense",
          "mlp.down": "output.dense", "mlp_residual.norm": "layernorm_after"}  # fmt: skip
 
 
 def _parse_config(hf: HFCheckpoint) -> SwinConfig:
-    hf.require(**FIXED, problem_type="single_label_classification")
-    ratio, depths, windows = hf.get("mlp_ratio", 4.0), hf.get("depths"), hf.get("pretrained_window_sizes")
-    if not isinstance(ratio, int | float) or ratio != int(ratio):
+    hf = hf.square("image_size", "patch_size", "window_size")
+    ratio, depths, windows = hf.number("mlp_ratio", 4.0), hf.get("depths"), hf.get("pretrained_window_sizes")
+    if not ratio.is_integer():
         raise ValueError(f"config.json has mlp_ratio = {ratio!r}; regard's model has a whole number")
     v2 = hf.get("model_type") == V2.model_type
     if not (v2 and isinstance(windows, list) and any(windows)):
@@ -33,7 +40,7 @@ def _parse_config(hf: HFCheckpoint) -> SwinConfig:
         windows = windows[: len(depths)]  # it may list further stages
     return hf.build(SwinConfig, SIZES, depths=depths, heads=hf.get("num_heads"), mlp_ratio=int(ratio),
                     classes=hf.count_classes("classifier.weight"), version="v2" if v2 else "v1", pretrained_windows=windows,
-                    dropout=hf.get("hidden_dropout_prob", 0.0), drop_path=hf.get("drop_path_rate", 0.1))  # fmt: skip
+                    dropout=hf.number("hidden_dropout_prob", 0.0), drop_path=hf.number("drop_path_rate", 0.1))  # fmt: skip
 
 
 def _describe_config(c: SwinConfig) -> dict[str, object]:
@@ -86,8 +93,10 @@ def _map_block(ours: str, hf: str, v2: bool) -> Iterator[TensorMap]:
 
 
 V1 = HFFamily(
-    "swin", "swin", Swin, _parse_config, _describe_config, _map_tensors, SIZES, "swin.",
+    "swin", "swin", Swin, _parse_config, _describe_config, _map_tensors, SIZES, KEYS, "swin.",
     ignored=("relative_position_index", "relative_coords_table"),  # computed from the window size
     heads=lambda c: ("classifier",), headless="SwinModel", image_processor="ViT",
 )  # fmt: skip
-V2 = replace(V1, model_type="swinv2", prefix="swinv2.", headless="Swinv2Model")
+V2 = replace(
+    V1, model_type="swinv2", keys=KEYS | KeyTable.of("pretrained_window_sizes"), prefix="swinv2.", headless="Swinv2Model"
+)

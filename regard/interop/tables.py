@@ -7,6 +7,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 from torch import Tensor, nn
 
 from regard.config import build
+from regard.interop.keys import KeyTable, check_keys, read_activation
 
 __all__ = ["FIRST_ROW", "SAME", "SEQ2SEQ", "ZEROS", "HFCheckpoint", "HFConfig", "HFFamily", "TensorMap", "TextFormat",
            "Transform", "Weights", "map_layer"]  # fmt: skip
@@ -65,6 +66,11 @@ class TextFormat:
     tokenizer_hint: str = ""  # how to get a tokenizer.json, if transformers cannot make one
 
     @property
+    def reads_prompts(self) -> bool:
+        """Whether it continues a text, before which its tokenizer may put a start token."""
+        return self.generates and not self.seq2seq
+
+    @property
     def seq2seq(self) -> bool:
         """Whether a decoder writes the output, beginning with a start token."""
         return "decoder_start_token_id" in self.special_ids
@@ -80,6 +86,10 @@ class HFCheckpoint:
 
     config: HFConfig
     weights: Weights
+    generation: HFConfig = field(default_factory=dict)  # how it generates, from either file
+    generation_file: str = "config.json"
+    stored: frozenset[str] = frozenset()  # the names of all tensors, also of those that are tied
+    inside: str = ""  # "decoder." for the table `decoder` of config.json
 
     def get(self, key: str, default: object = None) -> object:
         """A value of config.json."""
@@ -95,19 +105,46 @@ class HFCheckpoint:
         """The same with values for the keys that config.json omits."""
         return replace(self, config={**values, **self.config})
 
+    def check(self, keys: KeyTable) -> None:
+        """Refuse a key that is unknown, or a value that our model does not support."""
+        check_keys("config.json", self.config, keys, self.inside)
+
     def require(self, **wanted: object) -> None:
         """Refuse a value that our model does not support; a tuple lists alternatives."""
         for key, value in wanted.items():
             values = value if isinstance(value, tuple) else (value,)
             if self.get(key) is not None and self.get(key) not in values:
                 supported = " or ".join(map(repr, values))
-                raise ValueError(f"config.json has {key} = {self.get(key)!r}; regard's model has {supported}")
+                raise ValueError(f"config.json has {self.inside}{key} = {self.get(key)!r}; regard's model has {supported}")
+
+    def activation(self, key: str, default: str) -> str:
+        """Our name of an activation."""
+        return read_activation("config.json", key, default if self.get(key) is None else self.get(key), self.inside)
+
+    def number(self, key: str, default: float) -> float:
+        """A number, such as the epsilon of a norm."""
+        value = default if self.get(key) is None else self.get(key)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ValueError(f"config.json has {self.inside}{key} = {value!r}; wanted a number")
+        return float(value)
+
+    def square(self, *keys: str) -> "HFCheckpoint":
+        """The same with [64, 64] written as 64 for these keys; two different sides are refused."""
+        config = dict(self.config)
+        for key in keys:
+            sides = config.get(key)
+            if isinstance(sides, list):
+                if len(sides) != 2 or sides[0] != sides[1]:
+                    raise ValueError(f"config.json has {self.inside}{key} = {sides!r}; regard's model reads squares: use a "
+                                     f"checkpoint with two equal sides")  # fmt: skip
+                config[key] = sides[0]
+        return replace(self, config=config)
 
     def build(self, cls: type[C], sizes: Mapping[str, str], **values: object) -> C:
         """Build our config; `sizes` maps our keys to theirs."""
         for key in sizes.values():
             if not isinstance(self.get(key), int):
-                raise ValueError(f"config.json has {key} = {self.get(key)!r}; wanted a number")
+                raise ValueError(f"config.json has {self.inside}{key} = {self.get(key)!r}; wanted a number")
         return build("config.json", cls, {**{ours: self.get(key) for ours, key in sizes.items()}, **values})
 
     def mlp_width(self, hidden_key: str, dim_key: str) -> dict[str, object]:
@@ -115,14 +152,9 @@ class HFCheckpoint:
         hidden, dim = self.get(hidden_key), self.get(dim_key)
         if isinstance(hidden, int) and isinstance(dim, int) and dim > 0 and hidden > 0 and hidden % dim == 0:
             return {"mlp_ratio": hidden // dim}
+        if not isinstance(hidden, int):
+            raise ValueError(f"config.json has {self.inside}{hidden_key} = {hidden!r}; wanted a number")
         return {"mlp_dim": hidden}
-
-    def mlp_ratio(self, hidden_key: str, dim_key: str) -> dict[str, object]:
-        """The width of the MLP for a config of ours that has only multiples of the model's width."""
-        width = self.mlp_width(hidden_key, dim_key)
-        if "mlp_dim" in width:
-            raise ValueError(f"config.json has {hidden_key} = {width['mlp_dim']!r}; regard needs a multiple of {dim_key}")
-        return width
 
     def count_classes(self, head: str) -> object:
         """The number of image classes; transformers' default is 2.  It may be 0 if the tensor `head` is absent."""
@@ -145,8 +177,9 @@ class HFFamily(Generic[C]):
     describe_config: Callable[[C], dict[str, object]]  # ours → config.json without sizes, or such an error
     map_tensors: Callable[[C], Iterator[TensorMap]]
     sizes: Mapping[str, str]  # key of our config → key of config.json
+    keys: KeyTable  # of its config.json, besides those that all families have
     prefix: str = ""  # of tensor names; a checkpoint without heads omits it
-    aliases: Mapping[str, str] = field(default_factory=dict)  # second name of a tied tensor → first name
+    aliases: Callable[[HFCheckpoint], Mapping[str, str]] = lambda hf: {}  # second name of a tied tensor → first name
     ignored: tuple[str, ...] = ()  # endings of tensors that we do not need
     heads: Callable[[C], tuple[str, ...]] = lambda config: ()  # of ours, optional in a checkpoint
     headless: str = ""  # the class without heads

@@ -7,22 +7,105 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from regard.data.text.tokenizer import BERTS, Tokenizer
-from regard.interop.tables import TextFormat
-from regard.interop.weights import GENERATION, ImportedModel, read_json, special_token_ids
+from regard.data.text.tokenizer import BERTS, Tokenizer, read_tokenizer_json
+from regard.interop.generation import GENERATION
+from regard.interop.keys import KeyTable, check_keys
+from regard.interop.tables import HFConfig, TextFormat
+from regard.interop.weights import ImportedModel, name_errors, read_json, special_token_ids
 
-__all__ = ["add_special_tokens", "describe_tokenizer", "read_tokenizer", "read_tokenizer_for"]
+__all__ = ["add_special_tokens", "describe_tokenizer", "read_tokenizer", "read_tokenizers_for"]
 
 
-def read_tokenizer_for(imported: ImportedModel, text: TextFormat, folder: Path) -> Tokenizer:
-    """Read a checkpoint's tokenizer, and check that it matches the model."""
-    inner = read_tokenizer(folder, text.tokenizer_hint)
-    if (largest := max(inner.get_vocab().values(), default=0)) >= imported.config.vocab:
-        raise ValueError(f"its tokenizer has ids up to {largest:,}, its model has {imported.config.vocab:,} tokens; "
+# Of tokenizer_config.json.  Special tokens are found by their names, texts are never padded or cut by it, and only plain texts
+# are read: no chats, no pairs.
+KEYS = KeyTable.of(
+    read="tokenizer_class add_prefix_space add_bos_token add_eos_token do_lower_case strip_accents tokenize_chinese_chars",
+    without_effect="bos_token eos_token unk_token pad_token cls_token sep_token mask_token additional_special_tokens "
+    "extra_special_tokens added_tokens_decoder special_tokens special_tokens_map_file model_specific_special_tokens "
+    "model_max_length max_len max_length padding padding_side truncation truncation_side truncation_strategy stride "
+    "pad_to_multiple_of pad_token_type_id model_input_names clean_up_tokenization_spaces name_or_path tokenizer_file vocab_file "
+    "merges_file full_tokenizer_file use_fast from_slow backend is_local local_files_only legacy extra_ids sp_model_kwargs "
+    "spaces_between_special_tokens split_special_tokens errors chat_template do_basic_tokenize processor_class source_lang "
+    "target_lang tokenizer_type trim_offsets return_token_type_ids max_model_input_sizes spm_files offset mask_token_sent",
+    refused={"auto_map": (), "never_split": ([],), "separate_vocabs": (False,), "wordpieces_prefix": ("##",), "add_tokens": ()},
+)
+# model_type → the class, if no file names one
+CLASSES = {"gpt2": "GPT2Tokenizer", "vision-encoder-decoder": "GPT2Tokenizer", "bert": "BertTokenizer", "t5": "T5Tokenizer",
+           "marian": "MarianTokenizer", "pegasus": "PegasusTokenizer"}  # fmt: skip
+TARGET = "target_tokenizer.json"
+
+
+def read_tokenizers_for(
+    imported: ImportedModel, text: TextFormat, folder: Path, *, lowercase: bool = False
+) -> tuple[Tokenizer, Tokenizer | None]:
+    """Read a checkpoint's tokenizer, and that of its target if it has a vocabulary of its own; check that they match the model.
+
+    With `lowercase` texts are lower-cased before anything else.
+    """
+    options, config = read_json(folder, "tokenizer_config.json"), imported.config
+    two = getattr(config, "target_vocab", 0)
+    check_keys("tokenizer_config.json", options, KEYS | KeyTable.of("separate_vocabs") if two else KEYS)
+    inner = _as_their_class(
+        read_tokenizer(folder, text.tokenizer_hint), imported, text, options, (folder / "tokenizer.json").exists()
+    )
+    if lowercase:
+        inner.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([inner.normalizer] if inner.normalizer else [])])
+    tokenizer, target = Tokenizer(inner), None
+    _check_vocabulary(tokenizer, config.vocab)
+    if two:
+        if not (folder / TARGET).exists():
+            raise ValueError(f"its target has a vocabulary of its own, but there is no {TARGET}; put one there, made with the "
+                             f"tokenizers library, beside the tokenizer.json of the source")  # fmt: skip
+        target = Tokenizer.load(folder / TARGET)
+        _check_vocabulary(target, two)
+    _check_special_tokens(imported, text, target or tokenizer, folder)
+    return tokenizer, target
+
+
+def _check_vocabulary(tokenizer: Tokenizer, vocab: int) -> None:
+    if (largest := tokenizer.largest_id) >= vocab:
+        raise ValueError(f"its tokenizer has ids up to {largest:,}, its model has {vocab:,} tokens; "
                          f"they are not from the same checkpoint: download both again")  # fmt: skip
-    tokenizer = Tokenizer(inner)
-    _check_special_tokens(imported, text, tokenizer, folder)
-    return tokenizer
+
+
+def _as_their_class(inner: tokenizers.Tokenizer, imported: ImportedModel, text: TextFormat, options: HFConfig,
+                    stored: bool) -> tokenizers.Tokenizer:  # fmt: skip
+    """Do what the tokenizer's class in transformers does with tokenizer_config.json; `stored` if there is a tokenizer.json."""
+    named = options.get("tokenizer_class")
+    kind = str(named or CLASSES.get(imported.table.model_type)).removesuffix("Fast")
+    parts = json.loads(inner.to_str())
+    normalizer, pre = ((parts[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer"))
+    if kind == "GPT2Tokenizer":
+        if normalizer is None and pre == "ByteLevel":
+            inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=options.get("add_prefix_space") is True)
+        elif named and (normalizer or pre != "ByteLevel"):
+            raise ValueError(f"tokenizer_config.json has tokenizer_class = {named!r}, but tokenizer.json is none (normalizer "
+                             f"{normalizer}, pre_tokenizer {pre}); use the files of one checkpoint")  # fmt: skip
+    elif kind == "BertTokenizer":
+        if normalizer == "BertNormalizer":
+            inner.normalizer = _bert_normalizer(options)
+        elif named:
+            raise ValueError(f"tokenizer_config.json has tokenizer_class = {named!r}, but tokenizer.json has the normalizer "
+                             f"{normalizer}, not BertNormalizer; use the files of one checkpoint")  # fmt: skip
+    elif options.get("add_prefix_space") is False and kind in CLASSES.values():
+        raise ValueError("tokenizer_config.json has add_prefix_space = False; regard reads tokenizer.json alone for this model: "
+                         "use another checkpoint")  # fmt: skip
+    reads_text = not imported.table.image_processor
+    if reads_text and (kind not in CLASSES.values() or kind == "GPT2Tokenizer"):
+        _check_template(inner, text, imported.table.family)
+    return inner
+
+
+def _check_template(inner: tokenizers.Tokenizer, text: TextFormat, family: str) -> None:
+    """Refuse a tokenizer that adds other special tokens to a text than `regard` does."""
+    content, whole = (inner.encode("a", add_special_tokens=special).tokens for special in (False, True))
+    before = next((n for n in range(len(whole) + 1) if whole[n : n + len(content)] == content), 0)
+    after = len(whole) - before - len(content)
+    wanted = (int(text.adds_bos), int(text.adds_eos))
+    if (before, after) != wanted and not (text.reads_prompts and (before, after) == (1, 0)):
+        texts = " ".join([*whole[:before], "TEXT", *whole[before + len(content) :]])
+        raise ValueError(f"its tokenizer makes {texts!r} of a text; regard's {family} adds {wanted[0]} special tokens before and "
+                         f"{wanted[1]} after a text: correct the post_processor of tokenizer.json")  # fmt: skip
 
 
 def read_tokenizer(folder: Path, hint: str = "") -> tokenizers.Tokenizer:
@@ -30,7 +113,8 @@ def read_tokenizer(folder: Path, hint: str = "") -> tokenizers.Tokenizer:
     files = {file.name for file in folder.iterdir()}
     try:
         if "tokenizer.json" in files:
-            return tokenizers.Tokenizer.from_file(os.fspath(folder / "tokenizer.json"))
+            with name_errors("cannot read its tokenizer"):
+                return read_tokenizer_json(folder / "tokenizer.json")
         if "vocab.txt" in files:
             return _read_wordpiece(folder)
         if {"vocab.json", "merges.txt"} <= files:
@@ -70,31 +154,44 @@ def _read_wordpiece(folder: Path) -> tokenizers.Tokenizer:
     if missing:
         raise ValueError(f"vocab.txt has no {missing[0]}; wanted BERT's vocabulary, one token per line")
     inner = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))  # noqa: S106
-    chinese, lower = (bool(options.get(key, True)) for key in ("tokenize_chinese_chars", "do_lower_case"))
-    strip = None if (accents := options.get("strip_accents")) is None else bool(accents)
-    inner.normalizer = normalizers.BertNormalizer(handle_chinese_chars=chinese, lowercase=lower, strip_accents=strip)
+    inner.normalizer = _bert_normalizer(options)
     inner.pre_tokenizer, inner.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
     inner.add_special_tokens([token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if token in vocab])
     return _with_template(inner, "[CLS]", "[SEP]")
 
 
+def _bert_normalizer(options: HFConfig) -> normalizers.BertNormalizer:
+    """The normalizer of BERT's tokenizer; a key that is absent has the default of its class."""
+    chinese, lower = (options.get(key) is not False for key in ("tokenize_chinese_chars", "do_lower_case"))
+    strip = None if (accents := options.get("strip_accents")) is None else bool(accents)
+    return normalizers.BertNormalizer(handle_chinese_chars=chinese, lowercase=lower, strip_accents=strip)
+
+
 def _read_byte_bpe(folder: Path) -> tokenizers.Tokenizer:
     """GPT-2's tokenizer, from vocab.json and merges.txt."""
+    options = read_json(folder, "tokenizer_config.json")
     inner = tokenizers.Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder, inner.post_processor = decoders.ByteLevel(), processors.ByteLevel(trim_offsets=False)
     if inner.token_to_id("<|endoftext|>") is not None:
         inner.add_special_tokens(["<|endoftext|>"])
-    return inner
+    bos, eos = (_token_name(options, key) if options.get(f"add_{key}") is True else "" for key in ("bos_token", "eos_token"))
+    return _with_template(inner, bos, eos) if bos or eos else inner
+
+
+def _token_name(options: HFConfig, key: str) -> str:
+    """A special token by its role, written as a string or as a table."""
+    token = options.get(key, "<|endoftext|>")
+    return str(token.get("content") if isinstance(token, dict) else token)
 
 
 def _with_template(inner: tokenizers.Tokenizer, bos: str, eos: str) -> tokenizers.Tokenizer:
-    """A copy that puts `bos` before each text, unless it is empty, and `eos` after it."""
+    """A copy that puts `bos` before each text and `eos` after it, unless they are empty."""
     inner = tokenizers.Tokenizer.from_str(inner.to_str())
-    start = f"{bos} " if bos else ""
+    start, end = f"{bos} " if bos else "", f" {eos}" if eos else ""
     inner.post_processor = processors.TemplateProcessing(
-        single=f"{start}$A {eos}",
-        pair=f"{start}$A {eos} $B:1 {eos}:1",
+        single=f"{start}$A{end}",
+        pair=f"{start}$A{end} $B:1{end}{':1' if eos else ''}",
         special_tokens=[(token, inner.token_to_id(token)) for token in dict.fromkeys((bos, eos)) if token],
     )
     return inner

@@ -9,6 +9,8 @@ from typing import Any
 
 from regard.config import build
 from regard.interop import gpt2, vit
+from regard.interop.generation import CONFIG_KEYS as CONFIG
+from regard.interop.keys import KeyTable
 from regard.interop.tables import HFCheckpoint, HFFamily, TensorMap, TextFormat, map_layer
 from regard.models.caption_transformer import CaptionTransformer, CaptionTransformerConfig
 from regard.models.gpt import GPTConfig
@@ -16,6 +18,12 @@ from regard.models.vit import ViTConfig
 
 __all__ = ["FAMILY"]
 
+KEYS = KeyTable.of(
+    read="encoder decoder",  # each with the keys of its own family
+    without_effect="tie_word_embeddings",  # of encoder and decoder: the decoder ties its own
+    refused={"is_encoder_decoder": (True,)},
+)
+DECODER_KEYS = gpt2.KEYS | KeyTable.of("add_cross_attention is_decoder")
 PARTS = {"encoder": "vit", "decoder": "gpt2"}  # table of config.json → its model_type
 DECODER = tuple(field.name for field in dataclasses.fields(GPTConfig))  # keys that ours shares with a GPT
 
@@ -24,19 +32,19 @@ def _parse_config(hf: HFCheckpoint) -> CaptionTransformerConfig:
     encoder, decoder = (_part(hf, name) for name in PARTS)
     if decoder.get("add_cross_attention") is not True:
         raise ValueError("config.json has no decoder.add_cross_attention = true; without it the decoder cannot see the image")
-    decoder.require(cross_attention_hidden_size=None)
     eyes = dataclasses.asdict(vit.FAMILY.parse_config(encoder))
-    gpt = gpt2.FAMILY.parse_config(dataclasses.replace(decoder, config={**decoder.config, "add_cross_attention": False}))
+    gpt = gpt2.FAMILY.parse_config(decoder)
     return build("config.json", CaptionTransformerConfig, {**dataclasses.asdict(gpt), "encoder": {"family": "vit", **eyes}})
 
 
 def _part(hf: HFCheckpoint, name: str) -> HFCheckpoint:
     """The encoder or the decoder of a checkpoint, without its tensors."""
     table = hf.get(name)
-    part = HFCheckpoint(table if isinstance(table, dict) else {}, {})
+    part = HFCheckpoint(table if isinstance(table, dict) else {}, {}, inside=f"{name}.")
     if part.get("model_type") != PARTS[name]:
         raise ValueError(f"config.json has {name}.model_type = {part.get('model_type')!r}; regard reads a "
                          f"{' encoder with a '.join(PARTS.values())} decoder: use a checkpoint of these")  # fmt: skip
+    part.check(CONFIG | {"encoder": vit.KEYS, "decoder": DECODER_KEYS}[name])
     return part
 
 
@@ -79,9 +87,15 @@ def _map_tensors(c: CaptionTransformerConfig) -> Iterator[TensorMap]:
             yield entry._replace(heights=(1, 2))
 
 
+def _find_aliases(hf: HFCheckpoint) -> dict[str, str]:
+    """Second names of the decoder's tensors."""
+    aliases = gpt2.FAMILY.aliases(_part(hf, "decoder"))
+    return {f"decoder.{second}": f"decoder.{first}" for second, first in aliases.items()}
+
+
 FAMILY = HFFamily(
-    "vision-encoder-decoder", "caption-transformer", CaptionTransformer, _parse_config, _describe_config, _map_tensors, {},
-    aliases={f"decoder.{second}": f"decoder.{first}" for second, first in gpt2.FAMILY.aliases.items()},
+    "vision-encoder-decoder", "caption-transformer", CaptionTransformer, _parse_config, _describe_config, _map_tensors, {}, KEYS,
+    aliases=_find_aliases,
     ignored=(*gpt2.FAMILY.ignored, ".crossattention.bias", ".crossattention.masked_bias", *vit.FAMILY.ignored),
     text=TextFormat("bytes", {"pad_token_id": "pad", "eos_token_id": "eos", "decoder_start_token_id": "bos",
                               "bos_token_id": "bos"}, unchecked=("pad_token_id", "bos_token_id")),

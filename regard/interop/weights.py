@@ -4,9 +4,9 @@ Each tensor of a checkpoint must be used, and each of ours must be found.  Only 
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,19 +17,20 @@ from torch import nn
 
 from regard.config import nearest
 from regard.data.files import write_atomic
+from regard.data.json_files import load_json
 from regard.data.text.tokenizer import SpecialTokens
 from regard.interop import bert, gpt2, marian, resnet, swin, t5, vision_encoder_decoder, vit
-from regard.interop.tables import ZEROS, HFCheckpoint, HFConfig, HFFamily, TextFormat, Weights
-from regard.models import state_tensors
+from regard.interop.generation import CONFIG_KEYS, GENERATION, GENERATION_KEYS
+from regard.interop.tables import ZEROS, HFCheckpoint, HFConfig, HFFamily, TensorMap, TextFormat, Weights
+from regard.models import build_without_memory, require_fitting, state_tensors
 
 __all__ = ["GENERATION", "HF_FAMILIES", "ImportedModel", "describe_config", "export_model", "family_of", "import_model",
            "name_errors", "parse_json", "read_json", "read_model", "special_token_ids", "write_weights"]  # fmt: skip
 
-TABLES = (gpt2.FAMILY, bert.FAMILY, t5.FAMILY, marian.FAMILY, vit.FAMILY, swin.V1, swin.V2, resnet.FAMILY,
+TABLES = (gpt2.FAMILY, bert.FAMILY, t5.FAMILY, marian.MARIAN, marian.PEGASUS, vit.FAMILY, swin.V1, swin.V2, resnet.FAMILY,
           vision_encoder_decoder.FAMILY)  # fmt: skip
 HF_FAMILIES: dict[str, HFFamily[Any]] = {table.model_type: table for table in TABLES}
 INDEX = "model.safetensors.index.json"
-GENERATION = "generation_config.json"
 LFS_POINTER = b"version https://git-lfs"
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # of the first BERTs
 J = TypeVar("J", dict[str, object], list[object])
@@ -71,16 +72,20 @@ def read_model(folder: Path) -> ImportedModel:
     if not isinstance(model_type, str) or model_type not in HF_FAMILIES:
         raise ValueError(f"config.json has model_type = {model_type!r}{nearest(str(model_type), HF_FAMILIES)}; "
                          f"regard reads {', '.join(HF_FAMILIES)}")  # fmt: skip
-    table = HF_FAMILIES[model_type]
+    table, source = HF_FAMILIES[model_type], HFCheckpoint(hf, {}, *_read_generation(folder, hf))
+    replace(source, config=read_json(folder, "config.json")).check(CONFIG_KEYS | table.keys)
     weights = _read_weights(folder)
     prefix = "" if any(name.startswith(table.prefix) for name in weights) else table.prefix  # to remove from the table
-    weights = table.normalize(HFCheckpoint(hf, _merge_aliases(weights, table, prefix)))
-    config = table.parse_config(HFCheckpoint(hf, weights))
+    source = replace(source, stored=frozenset(weights))
+    weights = table.normalize(replace(source, weights=_merge_aliases(weights, table.aliases(source), table, prefix)))
+    config = table.parse_config(replace(source, weights=weights))
+    require_fitting(config, [tuple(weight.shape) for weight in weights.values()], "config.json")
+    _check_weights(build_without_memory(lambda: table.build(config)), weights, table, config, prefix)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # a head that the checkpoint lacks is initialized the same each time
         model = table.build(config)
     absent = _copy_weights(model, weights, table, config, prefix)
-    return ImportedModel(table, config, model.eval(), HFCheckpoint(hf, {}), absent)
+    return ImportedModel(table, config, model.eval(), source, absent)
 
 
 def export_model(family: str, config: object, model: nn.Module, folder: Path, special: SpecialTokens | None = None) -> None:
@@ -148,10 +153,10 @@ def read_json(folder: Path, name: str) -> dict[str, object]:
 def parse_json(folder: Path, name: str, empty: J) -> J:
     """Read a JSON file of the type of `empty`, which is returned if there is no such file."""
     try:
-        content = json.loads((folder / name).read_text(encoding="utf-8"))
+        content = load_json(folder / name)
     except (FileNotFoundError, NotADirectoryError):
         return empty
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ValueError(f"{name} is damaged ({error}); download it again") from None
     if not isinstance(content, type(empty)):
         raise ValueError(f"{name} is damaged (no {'list' if empty == [] else 'table of keys'}); download it again")
@@ -167,6 +172,13 @@ def read_hf_config(folder: Path) -> HFConfig:
     if not (names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names))):
         raise ValueError(f"config.json has architectures = {names!r}; wanted a list of names: download it again")
     return {**hf, **read_json(folder, GENERATION), **{key: value for key, value in hf.items() if value is not None}}
+
+
+def _read_generation(folder: Path, hf: HFConfig) -> tuple[HFConfig, str]:
+    """How a checkpoint generates, and the file that says it: generation_config.json, or else config.json, as in transformers."""
+    if (folder / GENERATION).exists():
+        return read_json(folder, GENERATION), GENERATION
+    return {key: value for key, value in hf.items() if key in GENERATION_KEYS.keys}, "config.json"
 
 
 def _read_weights(folder: Path) -> Weights:
@@ -205,9 +217,9 @@ def _find_weights(folder: Path) -> list[Path]:
                      f"transformers.{name}.from_pretrained(...).save_pretrained(..., safe_serialization=True)")  # fmt: skip
 
 
-def _merge_aliases(weights: Weights, table: HFFamily[Any], prefix: str) -> Weights:
+def _merge_aliases(weights: Weights, aliases: Mapping[str, str], table: HFFamily[Any], prefix: str) -> Weights:
     """Keep a tensor that is stored under two names once."""
-    for names in table.aliases.items():
+    for names in aliases.items():
         second, first = (name.removeprefix(prefix) for name in names)
         if second not in weights:
             continue
@@ -219,19 +231,20 @@ def _merge_aliases(weights: Weights, table: HFFamily[Any], prefix: str) -> Weigh
     return weights
 
 
-@torch.no_grad()
-def _copy_weights(model: nn.Module, weights: Weights, table: HFFamily[Any], config: object, prefix: str) -> tuple[str, ...]:
-    """Copy a checkpoint's tensors into our model, as float32; return the heads that the checkpoint lacks."""
+def _entries(table: HFFamily[Any], config: object, weights: Weights, prefix: str) -> tuple[list[TensorMap], tuple[str, ...]]:
+    """The table's entries, without those of heads that the checkpoint lacks; and these heads."""
     entries = [entry._replace(hf=tuple(name.removeprefix(prefix) for name in entry.hf)) for entry in table.map_tensors(config)]
     absent = tuple(head for head in table.heads(config) if not any(
         name in weights for entry in entries if entry.ours.startswith(f"{head}.") for name in entry.hf))  # fmt: skip
+    return [entry for entry in entries if not entry.ours.startswith(tuple(f"{head}." for head in absent))], absent
+
+
+def _check_weights(model: nn.Module, weights: Weights, table: HFFamily[Any], config: object, prefix: str) -> None:
+    """Refuse tensors that do not fit a model, which has shapes only."""
     unused, ours = set(weights), state_tensors(model)
-    for entry in entries:
-        if entry.ours.startswith(tuple(f"{head}." for head in absent)):
-            continue
+    for entry in _entries(table, config, weights, prefix)[0]:
         for name, part in zip(entry.hf, entry.split(ours[entry.ours]), strict=True):
             if name == ZEROS:
-                part.zero_()
                 continue
             if name not in weights:
                 raise ValueError(f"there is no tensor {name}; it is not the {table.family} its config.json describes")
@@ -240,11 +253,22 @@ def _copy_weights(model: nn.Module, weights: Weights, table: HFFamily[Any], conf
                 raise ValueError(f"{name} is {tuple(tensor.shape)}; its config.json makes it {tuple(shape)}")
             if not tensor.is_floating_point():
                 raise ValueError(f"{name} holds {tensor.dtype}; regard reads float32, float16 and bfloat16")
-            part.copy_(entry.transform.to_ours(tensor))
-            if not part.isfinite().all():
-                raise ValueError(f"{name} has NaN or infinite values; download it again, or use another checkpoint")
             unused.discard(name)
     unknown = sorted(name for name in unused if not name.endswith(table.ignored))
     if unknown:
         raise ValueError(f"there is a tensor {unknown[0]} that regard's {table.family} does not have")
+
+
+@torch.no_grad()
+def _copy_weights(model: nn.Module, weights: Weights, table: HFFamily[Any], config: object, prefix: str) -> tuple[str, ...]:
+    """Copy a checkpoint's tensors into our model, as float32; return the heads that the checkpoint lacks."""
+    (entries, absent), ours = _entries(table, config, weights, prefix), state_tensors(model)
+    for entry in entries:
+        for name, part in zip(entry.hf, entry.split(ours[entry.ours]), strict=True):
+            if name == ZEROS:
+                part.zero_()
+                continue
+            part.copy_(entry.transform.to_ours(weights[name]))
+            if not part.isfinite().all():
+                raise ValueError(f"{name} has NaN or infinite values; download it again, or use another checkpoint")
     return absent

@@ -147,10 +147,11 @@ class Attention(nn.Module):
     watchable: ClassVar[bool] = True
 
     def __init__(self, dim: int, heads: int, dropout: float = 0.0, *, width: int = 0, scale: float | None = None,
-                 bias: bool = True, project: type[Linear] | type[QKVWithoutKeyBias] = Linear,
-                 prepare: Prepare | None = None):  # fmt: skip
+                 bias: bool = True, qkv_bias: bool | None = None,
+                 project: type[Linear] | type[QKVWithoutKeyBias] = Linear, prepare: Prepare | None = None):  # fmt: skip
         """`width` is that of one head, by default dim / heads; `scale` multiplies the scores, by default 1/√width.
 
+        `bias` is that of all products, `qkv_bias` that of queries, keys and values if it differs.
         `project` computes queries, keys and values; `prepare` changes queries and keys before they are compared.
         """
         super().__init__()
@@ -158,12 +159,13 @@ class Attention(nn.Module):
             require_divisible(dim, heads)
         self.heads, self.dropout, self.scale, self.prepare = heads, dropout, scale, prepare
         self.inner = heads * (width or dim // heads)  # width of all heads together
-        self.qkv = project(dim, 3 * self.inner, bias)  # rows: queries, keys, values
+        self.qkv = project(dim, 3 * self.inner, bias if qkv_bias is None else qkv_bias)  # rows: queries, keys, values
         self.out = Linear(self.inner, dim, bias)
         nn.init.xavier_uniform_(self.qkv.weight)  # as one matrix: smaller by √2 than three; post-norm needs it
         nn.init.xavier_uniform_(self.out.weight)
-        for layer in (self.qkv, self.out) if bias else ():
-            nn.init.zeros_(layer.bias)
+        for layer in (self.qkv, self.out):
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
     def queries(self, x: Tensor) -> Tensor:
         """(B, Q, D) → (B, H, Q, E)."""

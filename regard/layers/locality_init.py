@@ -30,7 +30,7 @@ def init_local_heads(attentions: Sequence[Attention], table: Tensor, contents: S
     `contents` (..., D) are the weights that make token embeddings.  Heads too narrow for a sinusoid per axis stay unchanged.
     """
     width = _width(attentions[0], len(sides))
-    if not width:
+    if not width or table.is_meta:
         return
     for content in contents:
         content[..., :width] = 0

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Activation, Linear
 
-__all__ = ["MLP", "Activation", "GatedMLP", "gelu", "gelu_tanh"]
+__all__ = ["ACTIVATIONS", "MLP", "Activation", "GatedMLP", "gelu", "gelu_tanh"]
 
 gelu: Activation = F.gelu  # x Φ(x), https://arxiv.org/abs/1606.08415
 gelu_tanh: Activation = partial(F.gelu, approximate="tanh")  # its approximation, used by GPT-2 and T5 v1.1
+ACTIVATIONS: dict[str, Activation] = {"relu": torch.relu_, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": F.silu}  # by config key
 
 
 class MLP(nn.Module):

@@ -9,11 +9,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["LearnedGridPositions", "LearnedPositions", "SinusoidalDistances", "SinusoidalPositions", "sinusoid", "waves"]
+__all__ = ["LearnedGridPositions", "LearnedPositions", "SinusoidalDistances", "SinusoidalPositions", "shapes_only",
+           "sinusoid", "waves"]  # fmt: skip
+
+FIRST_ROWS = 1024  # of a table that grows on demand
+
+
+def shapes_only() -> bool:
+    """Whether a model is built without values, to learn its shapes: see models/fitting.py."""
+    return torch.empty(0).device.type == "meta"
 
 
 def sinusoid(length: int, dim: int) -> Tensor:
     """Section 3.5 of https://arxiv.org/abs/1706.03762: sine in dimension 2i, cosine in 2i + 1; (T, D)."""
+    if shapes_only():
+        return torch.empty(length, dim)
     position = torch.arange(length, dtype=torch.float64)[:, None]
     rate = torch.exp(torch.arange(0, dim, 2, dtype=torch.float64) * (-math.log(10_000.0) / dim))
     angle = position * rate  # (T, ⌈D / 2⌉)
@@ -27,7 +37,7 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, dim: int, max_len: int = 256):
         super().__init__()
         self.dim = dim
-        self.register_buffer("table", sinusoid(max_len, dim), persistent=False)
+        self.register_buffer("table", sinusoid(min(max_len, FIRST_ROWS), dim), persistent=False)
         self.table: Tensor
 
     def forward(self, start: int, stop: int) -> Tensor:
@@ -61,6 +71,8 @@ class SinusoidalDistances(nn.Module):
         return table[middle - length + 1 : middle + length]
 
     def _sinusoids(self, length: int) -> Tensor:
+        if shapes_only():
+            return torch.empty(2 * length - 1, self.dim)
         later = sinusoid(length, self.dim)  # distances 0 to T - 1
         even = torch.arange(self.dim, device=later.device) % 2 == 0
         earlier = torch.where(even, -later, later)  # a sine changes its sign with the distance, a cosine does not
@@ -87,6 +99,8 @@ def waves(side: int, dim: int) -> Tensor:
 
     With random vectors a model would first have to learn which positions are close to each other.
     """
+    if shapes_only():
+        return torch.empty(side * side, dim)
     half = -(-dim // 4)
     rate = torch.exp(torch.arange(half) * (-math.log(4.0 * side) / half)) * math.pi
     angle = torch.arange(side)[:, None] * rate  # (side, half)

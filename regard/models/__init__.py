@@ -1,9 +1,11 @@
 """3. One paper per file; this is their only registry, which also loads weights."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -27,9 +29,11 @@ from regard.models import (
     vit,
     word2vec,
 )  # fmt: skip
+from regard.models.fitting import build_without_memory, require_fitting
 from regard.run_folder import RunFolder
 
-__all__ = ["FAMILIES", "load_model", "load_weights", "preset", "read_config", "saved_tensors", "state_tensors"]
+__all__ = ["FAMILIES", "build_without_memory", "load_model", "load_weights", "preset", "read_config", "require_fitting",
+           "saved_tensors", "state_tensors"]  # fmt: skip
 
 FAMILIES: dict[str, Family] = {
     "word2vec": Family(word2vec.Word2VecConfig, word2vec.SIZES, word2vec.Word2Vec, "word-vectors"),
@@ -88,20 +92,44 @@ def read_config(folder: Path) -> tuple[str, Any]:
 
 def load_model(folder: Path) -> nn.Module:
     """Build the model of a run folder and load its weights, or say which file is wrong and how."""
-    family, config = read_config(folder)
+    (family, config), file = read_config(folder), RunFolder(folder).weights
+    shapes = _read_shapes(file)
+    require_fitting(config, list(shapes.values()), str(RunFolder(folder).config))
+    _require_shapes(build_without_memory(lambda: FAMILIES[family].build(config)), shapes, file)
     model: nn.Module = FAMILIES[family].build(config)
-    load_weights(model, RunFolder(folder).weights)
+    load_weights(model, file)
     return model.eval()
 
 
-def load_weights(model: nn.Module, file: Path, new: str | None = None) -> None:
-    """Copy the weights of a safetensors file into a model of the same shape, except those whose names start with `new`."""
+def _read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors of a safetensors file, from its header."""
+    with _named_errors(file), safe_open(file, "pt") as weights:
+        return {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
+
+
+def _require_shapes(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], file: Path) -> None:
+    """Refuse a file whose tensors are not those of a model."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in state_tensors(model).items()}
+    for name in (*wanted, *shapes):
+        if wanted.get(name) != shapes.get(name):
+            have, want = shapes.get(name, "nothing"), wanted.get(name, "nothing")
+            raise ValueError(f"{file} does not fit config.json: {name} is {have} in the file, the model wants {want}")
+
+
+@contextmanager
+def _named_errors(file: Path) -> Iterator[None]:
     try:
-        weights = load_file(file)
+        yield
     except FileNotFoundError:
         raise ValueError(f"no weights {file}; the run has not been trained to its end, continue with --resume") from None
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{file} is damaged ({error}); train again, or restore the file") from None
+
+
+def load_weights(model: nn.Module, file: Path, new: str | None = None) -> None:
+    """Copy the weights of a safetensors file into a model of the same shape, except those whose names start with `new`."""
+    with _named_errors(file):
+        weights = load_file(file)
     wanted = state_tensors(model)
     if new:
         weights, wanted = ({k: v for k, v in table.items() if not k.startswith(new)} for table in (weights, wanted))

@@ -17,7 +17,7 @@ Shapes: B batch, T tokens, D width, V vocabulary, C classes.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -29,13 +29,12 @@ from regard.layers.block import EncoderBlock
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
 from regard.layers.locality_init import init_local_heads
-from regard.layers.mlp import MLP, gelu
-from regard.layers.norm import PostNorm
+from regard.layers.mlp import ACTIVATIONS, MLP, Activation
+from regard.layers.norm import Norm, PostNorm
 from regard.layers.positions import LearnedPositions
 
 __all__ = ["BERT", "SIZES", "BERTConfig"]
 
-EPS = 1e-12  # of all norms, as in the released weights
 SHARP = 3.4  # initially the heads of the first block give about a third of their weight to one neighbour
 
 
@@ -54,6 +53,8 @@ class BERTConfig:
     dropout: float = 0.1  # after each sub-layer and on the embeddings
     attention_dropout: float = 0.1  # on the attention weights
     mlp_dim: int = 0  # width of the mlp; 0 = mlp_ratio · dim
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "gelu"  # of the mlp and of the head for masked tokens
+    eps: float = 1e-12  # of all norms, as in the released weights
 
     def __post_init__(self) -> None:
         check_model(self, zero=("mlp_dim", "classes"))
@@ -70,16 +71,16 @@ SIZES = {  # base and large: section 3; tiny to medium: Table 1 of https://arxiv
 class LMHead(nn.Module):
     """From vectors to the logits of masked tokens: one more layer, then the tied embeddings and a bias."""
 
-    def __init__(self, dim: int, table: nn.Embedding):
+    def __init__(self, dim: int, table: nn.Embedding, activation: Activation, norm: Norm):
         super().__init__()
-        self.transform, self.norm = Linear(dim, dim), nn.LayerNorm(dim, eps=EPS)
+        self.transform, self.activation, self.norm = Linear(dim, dim), activation, norm(dim)
         self.output = Linear(dim, table.num_embeddings)
         self.output.weight = table.weight
         nn.init.zeros_(self.output.bias)
 
     def features(self, x: Tensor) -> Tensor:
         """Input of the output layer: (..., D) → (..., D)."""
-        return self.norm(gelu(self.transform(x)))
+        return self.norm(self.activation(self.transform(x)))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) → (..., V)."""
@@ -95,14 +96,15 @@ class BERT(nn.Module):
         self.max_len = c.max_len  # context length in tokens
         self.tokens, self.segments = nn.Embedding(c.vocab, c.dim), nn.Embedding(c.segments, c.dim)
         self.positions = LearnedPositions(c.dim, c.max_len)
-        self.norm, self.dropout = nn.LayerNorm(c.dim, eps=EPS), Dropout(c.dropout)
+        norm, activation = partial(nn.LayerNorm, eps=c.eps), ACTIVATIONS[c.activation]
+        self.norm, self.dropout = norm(c.dim), Dropout(c.dropout)
         attention = partial(Attention, c.dim, c.heads, c.attention_dropout)
-        mlp = partial(MLP, c.dim, c.mlp_dim or c.mlp_ratio * c.dim, gelu)
-        wrap = partial(PostNorm, c.dim, c.dropout, partial(nn.LayerNorm, eps=EPS))
+        mlp = partial(MLP, c.dim, c.mlp_dim or c.mlp_ratio * c.dim, activation)
+        wrap = partial(PostNorm, c.dim, c.dropout, norm)
         blocks = [EncoderBlock(attention(), mlp(), wrap) for _ in range(c.depth)]
         self.blocks = cast(Sequence[EncoderBlock], nn.ModuleList(blocks))
         self.pooler = Linear(c.dim, c.dim)
-        self.lm_head = LMHead(c.dim, self.tokens)
+        self.lm_head = LMHead(c.dim, self.tokens, activation, norm)
         self.classifier = Linear(c.dim, c.classes) if c.classes else None
         for part in self.modules():  # as in the released code: N(0, 0.02)
             if isinstance(part, nn.Linear | nn.Embedding):

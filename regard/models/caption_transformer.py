@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import field
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -33,7 +33,7 @@ from regard.layers.block import DecoderBlock
 from regard.layers.cache import KeysValues
 from regard.layers.embed import Embed
 from regard.layers.linear import Linear
-from regard.layers.mlp import MLP, gelu_tanh
+from regard.layers.mlp import ACTIVATIONS, MLP
 from regard.layers.norm import PreNorm
 from regard.layers.positions import LearnedPositions
 from regard.models.image_encoder import SMALL_RESNET, CaptionFeatures, ImageEncoder, encoder_table
@@ -54,6 +54,9 @@ class CaptionTransformerConfig:
     dropout: float = 0.1  # after each sub-layer of the decoder and on its embeddings
     attention_dropout: float = 0.1  # on the attention weights of the decoder
     mlp_dim: int = 0  # width of the mlp; 0 = mlp_ratio · dim
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "gelu_tanh"  # of the decoder's mlp; "gelu" is the exact one
+    eps: float = 1e-5  # of the decoder's norms
+    tied: bool = True  # one matrix for tokens and output
     encoder: dict[str, Any] = field(default_factory=lambda: {"family": "vit"})  # family, size and keys of an image model
 
     def __post_init__(self) -> None:
@@ -88,13 +91,17 @@ class CaptionTransformer(nn.Module):
         self.encoder = ImageEncoder(c.encoder)
         self.encoder_projection = nn.Identity() if self.encoder.width == c.dim else Linear(self.encoder.width, c.dim)
         self.embed = Embed(nn.Embedding(c.vocab, c.dim), LearnedPositions(c.dim, c.max_len), c.dropout)
-        attention, wrap = partial(Attention, c.dim, c.heads, c.attention_dropout), partial(PreNorm, c.dim, c.dropout)
-        mlp = partial(MLP, c.dim, c.mlp_dim or c.mlp_ratio * c.dim, gelu_tanh)
+        norm = partial(nn.LayerNorm, eps=c.eps)
+        attention, wrap = partial(Attention, c.dim, c.heads, c.attention_dropout), partial(PreNorm, c.dim, c.dropout, norm)
+        mlp = partial(MLP, c.dim, c.mlp_dim or c.mlp_ratio * c.dim, ACTIVATIONS[c.activation])
         blocks = [DecoderBlock(attention(), attention(), mlp(), wrap) for _ in range(c.depth)]
         self.decoder = cast(Sequence[DecoderBlock], nn.ModuleList(blocks))
-        self.decoder_norm = nn.LayerNorm(c.dim)
+        self.decoder_norm = norm(c.dim)
         self.output = Linear(c.dim, c.vocab, bias=False)
-        self.output.weight = self.embed.tokens.weight
+        if c.tied:
+            self.output.weight = self.embed.tokens.weight
+        else:
+            nn.init.normal_(self.output.weight, std=0.02)
         if isinstance(self.encoder_projection, Linear):
             nn.init.xavier_uniform_(self.encoder_projection.weight)
             nn.init.zeros_(self.encoder_projection.bias)

@@ -3,7 +3,7 @@
 Radford et al. 2018 and 2019 (GPT-2), https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf
 
               logits
-                │ output (tied to the embeddings)
+                │ output (tied to the embeddings, unless `tied` is false)
               norm
        ┌────────┴────────┐
        │ mlp             │ × depth
@@ -17,7 +17,7 @@ Shapes: B batch, T tokens, D width, V vocabulary.
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
+from typing import Literal, cast
 
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from regard.layers.attention import Attention
 from regard.layers.block import EncoderBlock
 from regard.layers.embed import Embed
 from regard.layers.linear import Linear
-from regard.layers.mlp import MLP, gelu_tanh
+from regard.layers.mlp import ACTIVATIONS, MLP
 from regard.layers.norm import PreNorm
 from regard.layers.positions import LearnedPositions
 
@@ -47,6 +47,9 @@ class GPTConfig:
     dropout: float = 0.1  # after each sub-layer and on the embeddings
     attention_dropout: float = 0.1  # on the attention weights
     mlp_dim: int = 0  # width of the mlp; 0 = mlp_ratio · dim
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "gelu_tanh"  # of the mlp; "gelu" is the exact one
+    eps: float = 1e-5  # of all norms
+    tied: bool = True  # one matrix for tokens and output
 
     def __post_init__(self) -> None:
         check_model(self, zero=("mlp_dim",))
@@ -68,13 +71,15 @@ class GPT(nn.Module):
         self.config = c = config
         self.max_len = c.max_len  # context length in tokens
         self.embed = Embed(nn.Embedding(c.vocab, c.dim), LearnedPositions(c.dim, c.max_len), c.dropout)
-        attention, wrap = partial(Attention, c.dim, c.heads, c.attention_dropout), partial(PreNorm, c.dim, c.dropout)
-        mlp = partial(MLP, c.dim, c.mlp_dim or c.mlp_ratio * c.dim, gelu_tanh)
+        norm = partial(nn.LayerNorm, eps=c.eps)
+        attention, wrap = partial(Attention, c.dim, c.heads, c.attention_dropout), partial(PreNorm, c.dim, c.dropout, norm)
+        mlp = partial(MLP, c.dim, c.mlp_dim or c.mlp_ratio * c.dim, ACTIVATIONS[c.activation])
         blocks = [EncoderBlock(attention(), mlp(), wrap, causal=True) for _ in range(c.depth)]
         self.blocks = cast(Sequence[EncoderBlock], nn.ModuleList(blocks))
-        self.final_norm = nn.LayerNorm(c.dim)
+        self.final_norm = norm(c.dim)
         self.output = Linear(c.dim, c.vocab, bias=False)
-        self.output.weight = self.embed.tokens.weight
+        if c.tied:
+            self.output.weight = self.embed.tokens.weight
         for part in self.modules():  # section 2.3: N(0, 0.02), and smaller on the residual path
             if isinstance(part, nn.Linear | nn.Embedding):
                 nn.init.normal_(part.weight, std=0.02)

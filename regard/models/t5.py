@@ -18,7 +18,7 @@ Shapes: B batch, S source and T target length, D width, H heads, V vocabulary.
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -32,7 +32,7 @@ from regard.layers.block import DecoderBlock, EncoderBlock
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
 from regard.layers.masks import padding_mask
-from regard.layers.mlp import MLP, GatedMLP
+from regard.layers.mlp import ACTIVATIONS, MLP, GatedMLP
 from regard.layers.norm import PreNorm
 
 __all__ = ["SIZES", "T5", "T5Config"]
@@ -44,7 +44,7 @@ class T5Config:
 
     vocab: int = 32_128
     dim: int = 768
-    depth: int = 12  # layers of the encoder, and of the decoder
+    depth: int = 12  # layers of the encoder, and of the decoder unless decoder_depth says otherwise
     heads: int = 12
     head_dim: int = 64  # width of one head; heads · head_dim may differ from dim
     mlp_dim: int = 3072  # width of the mlp
@@ -55,13 +55,16 @@ class T5Config:
     dropout: float = 0.1  # after each sub-layer and on the embeddings
     attention_dropout: float = 0.1  # on the attention weights
     pad: int = PAD  # id of the padding token, which is masked
+    decoder_depth: int = 0  # layers of the decoder; 0 = depth
+    activation: Literal["auto", "relu", "gelu", "gelu_tanh", "silu"] = "auto"  # of the mlp; auto: relu, gelu_tanh if gated
+    eps: float = 1e-6  # of all norms
 
     def __post_init__(self) -> None:
         if self.buckets < 4 or self.buckets % 4:
             raise ValueError(f"buckets is {self.buckets}; use a multiple of 4")
         if self.max_distance <= self.buckets:
             raise ValueError(f"max_distance is {self.max_distance}; use more than the {self.buckets} buckets")
-        check_model(self, zero=("pad",))
+        check_model(self, zero=("pad", "decoder_depth"))
 
 
 _V11 = partial(T5Config, gated=True, tied=False)
@@ -88,13 +91,14 @@ class T5(nn.Module):
         self.config = c = config
         self.tokens, self.dropout = nn.Embedding(c.vocab, c.dim), Dropout(c.dropout)
         attention = partial(Attention, c.dim, c.heads, c.attention_dropout, width=c.head_dim, scale=1.0, bias=False)
-        mlp = partial(GatedMLP, c.dim, c.mlp_dim) if c.gated else partial(MLP, c.dim, c.mlp_dim, bias=False)
-        norm = partial(nn.RMSNorm, eps=1e-6)
+        activation = ACTIVATIONS[("gelu_tanh" if c.gated else "relu") if c.activation == "auto" else c.activation]
+        mlp = partial(GatedMLP if c.gated else MLP, c.dim, c.mlp_dim, activation, bias=False)
+        norm = partial(nn.RMSNorm, eps=c.eps)
         wrap = partial(PreNorm, c.dim, c.dropout, norm)
         self.encoder = nn.ModuleList(EncoderBlock(attention(), mlp(), wrap) for _ in range(c.depth))
         self.encoder_bias = BucketedPositionBias(c.heads, c.buckets, c.max_distance, bidirectional=True)
         self.encoder_norm = norm(c.dim)
-        blocks = [DecoderBlock(attention(), attention(), mlp(), wrap) for _ in range(c.depth)]
+        blocks = [DecoderBlock(attention(), attention(), mlp(), wrap) for _ in range(c.decoder_depth or c.depth)]
         self.decoder = cast(Sequence[DecoderBlock], nn.ModuleList(blocks))
         self.decoder_bias = BucketedPositionBias(c.heads, c.buckets, c.max_distance, bidirectional=False)
         self.decoder_norm = norm(c.dim)

@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal, cast
 
-import torch
-import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
@@ -30,13 +28,11 @@ from regard.layers.block import DecoderBlock, EncoderBlock
 from regard.layers.embed import Embed, token_table
 from regard.layers.linear import Linear
 from regard.layers.masks import padding_mask
-from regard.layers.mlp import MLP, Activation
+from regard.layers.mlp import ACTIVATIONS, MLP
 from regard.layers.norm import PostNorm, PreNorm
 from regard.layers.positions import LearnedPositions, SinusoidalPositions
 
 __all__ = ["SIZES", "Transformer", "TransformerConfig"]
-
-ACTIVATIONS: dict[str, Activation] = {"relu": torch.relu_, "silu": F.silu}
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -45,7 +41,7 @@ class TransformerConfig:
 
     vocab: int = 37_000
     dim: int = 512  # the paper's d_model
-    depth: int = 6  # layers of the encoder, and of the decoder
+    depth: int = 6  # layers of the encoder, and of the decoder unless decoder_depth says otherwise
     heads: int = 8
     mlp_ratio: int = 4  # width of the mlp, as a multiple of dim
     dropout: float = 0.1  # after each sub-layer and on the embeddings, section 5.4
@@ -55,11 +51,16 @@ class TransformerConfig:
     max_len: int = 512  # tokens; a limit for learned positions, none for the sinusoid
     tied: bool = True  # one matrix for source, target and output, section 3.4; else three and an output bias
     output_bias: bool = False  # an output bias also if tied, as in Marian
-    activation: Literal["relu", "silu"] = "relu"  # of the mlp; the paper uses "relu", most Marian models "silu"
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = (
+        "relu"  # of the mlp; the paper uses "relu", most Marian models "silu"
+    )
     pad: int = PAD  # id of the padding token, which is masked
+    decoder_depth: int = 0  # layers of the decoder; 0 = depth
+    mlp_dim: int = 0  # width of the mlp; 0 = mlp_ratio · dim
+    target_vocab: int = 0  # tokens of a vocabulary of its own for the target, apart from the source's; 0 = one for both
 
     def __post_init__(self) -> None:
-        check_model(self, zero=("pad",))
+        check_model(self, zero=("pad", "decoder_depth", "mlp_dim", "target_vocab"))
         require_divisible(self.dim, self.heads)
 
 
@@ -79,21 +80,21 @@ class Transformer(nn.Module):
         residual = PreNorm if c.norm == "pre" else PostNorm
         positions = SinusoidalPositions if c.positions == "sinusoid" else LearnedPositions
         source = token_table(c.vocab, c.dim)
-        target = source if c.tied else token_table(c.vocab, c.dim)
+        target = source if c.tied and not c.target_vocab else token_table(c.target_vocab or c.vocab, c.dim)
         # The √D of section 3.4 compensates for the small initial values that a tied output layer needs.
         self.embed_source = Embed(source, positions(c.dim, c.max_len), c.dropout, scale=c.dim**0.5)
         self.embed_target = Embed(target, positions(c.dim, c.max_len), c.dropout, scale=c.dim**0.5)
         attention = partial(Attention, c.dim, c.heads, c.attention_dropout)
-        mlp = partial(MLP, c.dim, c.mlp_ratio * c.dim, ACTIVATIONS[c.activation])
+        mlp = partial(MLP, c.dim, c.mlp_dim or c.mlp_ratio * c.dim, ACTIVATIONS[c.activation])
         wrap = partial(residual, c.dim, c.dropout)
         self.encoder = nn.ModuleList(EncoderBlock(attention(), mlp(), wrap) for _ in range(c.depth))
         self.encoder_norm = residual.final_norm(c.dim)
-        blocks = [DecoderBlock(attention(), attention(), mlp(), wrap) for _ in range(c.depth)]
+        blocks = [DecoderBlock(attention(), attention(), mlp(), wrap) for _ in range(c.decoder_depth or c.depth)]
         self.decoder = cast(Sequence[DecoderBlock], nn.ModuleList(blocks))
         self.decoder_norm = residual.final_norm(c.dim)
-        self.output = Linear(c.dim, c.vocab, bias=c.output_bias or not c.tied)
+        self.output = Linear(c.dim, c.target_vocab or c.vocab, bias=c.output_bias or not c.tied)
         if c.tied:
-            self.output.weight = source.weight
+            self.output.weight = target.weight
         else:
             nn.init.xavier_uniform_(self.output.weight)
         if self.output.bias is not None:

@@ -33,7 +33,7 @@ from regard.layers.conv import ConvNorm
 from regard.layers.dropout import Dropout, DropPath, drop_path_rates
 from regard.layers.linear import Linear
 from regard.layers.locality_init import init_local_heads
-from regard.layers.mlp import MLP, gelu
+from regard.layers.mlp import ACTIVATIONS, MLP
 from regard.layers.norm import PreNorm
 from regard.layers.positions import LearnedGridPositions
 from regard.layers.shapes import check_channels, to_patches, to_tokens
@@ -42,7 +42,6 @@ __all__ = ["SIZES", "ViT", "ViTConfig"]
 
 NEIGHBOURS = ((0, 1), (0, -1), (1, 0), (-1, 0), (0, 0), (1, 1), (-1, -1), (1, -1), (-1, 1))  # offsets: rows, columns
 SHARPNESS = 4.0  # of heads initialized to attend to neighbours: four fifths of their weight lies there
-EPS = 1e-12  # of all norms, as in the published weights
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -61,9 +60,13 @@ class ViTConfig:
     pool: Literal["token", "mean"] = "token"  # input of the classifier: the class token, or the mean of all patches
     dropout: float = 0.0  # on the embeddings, and before the classifier
     drop_path: float = 0.0  # fraction of examples that skip the last block; rises linearly from 0 at the first
+    eps: float = 1e-12  # of all norms, as in the published weights
+    qkv_bias: bool = True  # whether queries, keys and values have a bias
+    mlp_dim: int = 0  # width of the mlp; 0 = mlp_ratio · dim
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "gelu"  # of the mlp
 
     def __post_init__(self) -> None:
-        check_model(self)
+        check_model(self, zero=("mlp_dim",))
         require_divisible(self.dim, self.heads)
         check_tiling(self.image, self.patch)
         if self.convs:
@@ -132,11 +135,12 @@ class ViT(nn.Module):
         self.token = nn.Parameter(torch.zeros(1, 1, c.dim)) if c.pool == "token" else None
         self.positions = LearnedGridPositions(c.dim, c.image // c.patch, before=int(c.pool == "token"))
         self.dropout = Dropout(c.dropout)
-        blocks = [EncoderBlock(Attention(c.dim, c.heads), MLP(c.dim, c.mlp_ratio * c.dim, gelu),
-                               partial(PreNorm, c.dim, DropPath(rate), partial(nn.LayerNorm, eps=EPS)))
+        attention, norm = partial(Attention, c.dim, c.heads, qkv_bias=c.qkv_bias), partial(nn.LayerNorm, eps=c.eps)
+        mlp = partial(MLP, c.dim, c.mlp_dim or c.mlp_ratio * c.dim, ACTIVATIONS[c.activation])
+        blocks = [EncoderBlock(attention(), mlp(), partial(PreNorm, c.dim, DropPath(rate), norm))
                   for rate in drop_path_rates(c.drop_path, c.depth)]  # fmt: skip
         self.blocks = cast(Sequence[EncoderBlock], nn.ModuleList(blocks))
-        self.final_norm = nn.LayerNorm(c.dim, eps=EPS)
+        self.final_norm = norm(c.dim)
         self.classifier = Linear(c.dim, c.classes)
         # As in the released code: embeddings have the variance of the patches, and all classes are equally likely.
         nn.init.trunc_normal_(self.embed.weight, std=self.patches.features**-0.5)

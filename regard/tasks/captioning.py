@@ -23,7 +23,7 @@ from regard.data.image.captions import (
     store_captions,
 )
 from regard.data.image.config import CaptionData
-from regard.data.image.io import Bytes
+from regard.data.image.io import Bytes, ImageLike, require_several
 from regard.data.image.store import to_square
 from regard.data.position import BatchStream, DataPosition
 from regard.data.text.dataset import require_special
@@ -33,6 +33,7 @@ from regard.decode.fast import decoder
 from regard.decode.logits_processors import logits_processor
 from regard.decode.search import Hypothesis
 from regard.models.image_encoder import CaptionFeatures
+from regard.tasks.answer_html import answer_html, shorten
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, caption_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
@@ -64,6 +65,14 @@ class Caption:
     score: float | None  # log-probability / length ** length_penalty, if it was computed
     n_best: list["Caption"] = field(default_factory=list, repr=False)  # further captions, best first
 
+    def __repr__(self) -> str:
+        score = "" if self.score is None else f", score {self.score:.3f}"
+        return f"Caption({shorten(self.text)}{score})"
+
+    def _repr_html_(self) -> str:
+        best = [(f"{hypothesis.score:.3f}", hypothesis.text) for hypothesis in self.n_best if hypothesis.score is not None]
+        return answer_html(self.text, ("score", "text"), best if len(best) > 1 else ())
+
 
 @dataclass(frozen=True)
 class ImageCaptioner:
@@ -77,12 +86,11 @@ class ImageCaptioner:
     run: Run
 
     @torch.inference_mode()
-    def caption(self, images: Sequence[str | Path | Bytes], beam: int | None = None, n_best: int = 1,
+    def caption(self, images: Sequence[ImageLike], beam: int | None = None, n_best: int = 1,
                 length_penalty: float | None = None, progress: Callable[[int], None] = lambda done: None,
                 ) -> list[Caption]:  # fmt: skip
-        """A caption of each image, a file or an array (Y, X, C) of bytes."""
-        if isinstance(images, str | Path):
-            raise ValueError("a list of images is wanted, not one; put it in brackets")
+        """A caption of each image: a file, an array (Y, X, C) of bytes, or PIL's image."""
+        require_several(images)
         decode = self.run.decode
         width = decode.beam_size if beam is None else beam
         penalty = decode.length_penalty if length_penalty is None else length_penalty
@@ -114,12 +122,12 @@ class ImageCaptioner:
         best = [Caption(decode(ids), pieces(ids), ids, score) for ids, score, _ in hypotheses]
         return Caption(best[0].text, best[0].tokens, best[0].ids, best[0].score, best)
 
-    def to_input(self, image: str | Path | Bytes) -> Tensor:
+    def to_input(self, image: ImageLike) -> Tensor:
         """The model's input: the middle of the image, resized and normalised; (1, C, Y, X)."""
         device = next(self.model.parameters()).device
         return to_model_input(self.square(image)[None], self.run.model.image, self.run.data).to(device)
 
-    def square(self, image: str | Path | Bytes) -> Bytes:
+    def square(self, image: ImageLike) -> Bytes:
         """The middle of an image, as in training: (Y, X, C)."""
         return to_square(image, self.run.data, self.run.model)
 

@@ -22,17 +22,22 @@ PAIRS = 16  # sentence pairs read at once
 
 
 @torch.inference_mode()
-def source_coverage(model: nn.Module, special: SpecialTokens, sources: Sequence[list[int]],
+def source_coverage(model: nn.Module, special: tuple[SpecialTokens, SpecialTokens], sources: Sequence[list[int]],
                     targets: Sequence[list[int]]) -> list[float | None]:  # fmt: skip
-    """The coverage of each source while the model reads its translation; None without cross-attention or without a source token."""
+    """The coverage of each source while the model reads its translation; `special` are the tokens of sources and targets.
+
+    None without cross-attention or without a source token.
+    """
     names = [name for name in attention_modules(model) if name.startswith("decoder") and name.endswith("cross")]
     found: list[float | None] = [None] * len(sources)
     rows = [row for row, ids in enumerate(sources) if ids]
     device = next(model.parameters()).device
     for first in range(0, len(rows) if names else 0, PAIRS):
         some = rows[first : first + PAIRS]
-        source = pad([sources[row] for row in some], special).to(device)
-        target = pad([[special.bos, *targets[row]] for row in some], special)[:, :-1].to(device)  # a token predicts the next
+        source = pad([sources[row] for row in some], special[0]).to(device)
+        target = pad([[special[1].bos, *targets[row]] for row in some], special[1])[:, :-1].to(
+            device
+        )  # a token predicts the next
         with watch(model) as recorded:
             model.features(source, target)  # type: ignore[operator]
         # a Transformer attends with all tokens in one call, a recurrent decoder with one token a call

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.config import Run
 from regard.data.image.batches import ImageBatch, all_image_batches, image_batches, to_model_input
 from regard.data.image.config import ImageData
-from regard.data.image.io import Bytes
+from regard.data.image.io import Bytes, ImageLike, require_several
 from regard.data.image.store import ImageDataset, image_names, prepare, read_split, to_square
 from regard.data.position import BatchStream, DataPosition
 from regard.tasks.errors import ScoredExample
@@ -50,11 +50,10 @@ class ImageClassifier:
         return CLASSIFIER not in self.run.untrained
 
     @torch.inference_mode()
-    def classify(self, images: Sequence[str | Path | Bytes], top: int = 1,
+    def classify(self, images: Sequence[ImageLike], top: int = 1,
                  progress: Callable[[int], None] = lambda done: None) -> list[list[Prediction]]:  # fmt: skip
-        """The most likely classes of each image, a file or an array (Y, X, C) of bytes, best first."""
-        if isinstance(images, str | Path):
-            raise ValueError("a list of images is wanted, not one; put it in brackets")
+        """The most likely classes of each image: a file, an array (Y, X, C) of bytes, or PIL's image, best first."""
+        require_several(images)
         if not self.trained:
             raise ValueError(UNTRAINED)
         predictions, size = list[list[Prediction]](), self.run.decode.batch_size
@@ -66,12 +65,12 @@ class ImageClassifier:
             progress(len(predictions))
         return predictions
 
-    def to_input(self, image: str | Path | Bytes) -> Tensor:
+    def to_input(self, image: ImageLike) -> Tensor:
         """The model's input: the middle of the image, resized and normalised; (1, C, Y, X)."""
         device = next(self.model.parameters()).device
         return to_model_input(self.square(image)[None], self.run.model.image, self.run.data).to(device)
 
-    def square(self, image: str | Path | Bytes) -> Bytes:
+    def square(self, image: ImageLike) -> Bytes:
         """The middle of an image, as in training: (Y, X, C)."""
         return to_square(image, self.run.data, self.run.model)
 

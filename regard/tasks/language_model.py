@@ -97,7 +97,7 @@ class TextGenerator:
         if tokens is not None and tokens < 1:
             raise ValueError(f"{tokens} tokens; ask for 1 or more")
         [ids] = self.tokenizer.encode([prompt])
-        ids = ids or self._start_ids()
+        ids = self.tokenizer.prompt_start + ids or self._start_ids()
         room = self.context - len(ids) + 1  # the last token generated is not read again
         if room < 1:
             raise ValueError(f"the prompt has {len(ids):,} tokens; this model's context length is {self.context:,}: shorten it")

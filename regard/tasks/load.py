@@ -62,7 +62,14 @@ def load(folder: str | Path, device: str = "auto", precision: str = "float32") -
                              f"trained with")  # fmt: skip
         task, model = task_of(run), fold_batch_norms(model.to(where))
         ready = probe.passed(model) if precision != "float32" or task.decodes else model
-        return task.predictor(ready, run, tokenizer, labels)
+        predictor = task.predictor(ready, run, tokenizer, labels)
+        if isinstance(predictor, Translator) and (vocab := getattr(run.model, "target_vocab", 0)):
+            target = Tokenizer.load(files.target_tokenizer)
+            if target.vocab > vocab:
+                raise ValueError(f"{files.target_tokenizer} has {target.vocab:,} tokens, the model's target vocabulary "
+                                 f"{vocab:,}; restore the tokenizer it was imported with")  # fmt: skip
+            predictor = dataclasses.replace(predictor, target_tokenizer=target)
+        return predictor
 
 
 def _tokenizer(files: RunFolder, run: Run) -> Tokenizer:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from regard.data.text.placeholders import Protected, drop_surplus, find_protected, is_kept, lacking
 from regard.data.text.sentences import cut_text, is_cjk, split_text
+from regard.tasks.answer_html import answer_html, shorten
 
 __all__ = ["SentenceTranslator", "Translation", "join_translations", "translate_texts"]
 
@@ -39,16 +40,25 @@ class Translation:
     cut: int = 0  # sentences that were longer than the model takes, and were translated in pieces
     restored: int = 0  # placeholders, tags, addresses and numbers that the model left out, and that were put back
 
+    def __repr__(self) -> str:
+        score = "" if self.score is None else f", score {self.score:.3f}"
+        return f"Translation({shorten(self.text)}{score})"
+
+    def _repr_html_(self) -> str:
+        best = [(f"{hypothesis.score:.3f}", hypothesis.text) for hypothesis in self.n_best if hypothesis.score is not None]
+        return answer_html(self.text, ("score", "text"), best if len(best) > 1 else ())
+
 
 class SentenceTranslator(NamedTuple):
     """How sentences are translated: their token ids, the phrases each answer must contain → answers."""
 
-    encode: Callable[[Sequence[str]], list[list[int]]]
+    encode: Callable[[Sequence[str]], list[list[int]]]  # sources → token ids
+    encode_answers: Callable[[Sequence[str]], list[list[int]]]  # answers, or parts of them → token ids
     decode: Callable[[list[int]], str]
     spell: Callable[[list[int]], list[str]]  # token ids → tokens
     translate: Callable[[list[list[int]], list[list[list[int]]] | None], list[Translation]]
     max_len: int
-    unk: int
+    unk: int  # of answers
     penalty: float
 
 
@@ -135,7 +145,7 @@ def join_translations(translator: SentenceTranslator, parts: Sequence[str], answ
 def _add_copy(translator: SentenceTranslator, text: str, tokens: list[str], ids: list[int], probabilities: list[float]) -> None:
     """The tokens of a text that was copied instead of translated; spaces have none."""
     if text.strip():
-        [copied] = translator.encode([text.strip()])
+        [copied] = translator.encode_answers([text.strip()])
         ids += copied
         tokens += translator.spell(copied)
         probabilities += [1.0] * len(copied)
@@ -227,7 +237,7 @@ def _phrases(translator: SentenceTranslator, text: str, written: str) -> list[li
     spans = find_protected(text)
     numbers = [span for span in lacking(spans, written) if span.kind == "number"]
     wanted = [span.text for span in spans if span.kind != "number" or span in numbers]
-    encoded = translator.encode(wanted) if wanted else []
+    encoded = translator.encode_answers(wanted) if wanted else []
     return [ids for span, ids in zip(wanted, encoded, strict=True)
             if ids and translator.unk not in ids and translator.decode(ids) == span]  # fmt: skip
 

@@ -32,6 +32,7 @@ from regard.decode.logits_processors import logits_processor
 from regard.decode.search import Hypothesis
 from regard.decode.step import Decoder
 from regard.models.conformer import ConformerConfig, Utterances
+from regard.tasks.answer_html import answer_html, shorten
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, transcript_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task
@@ -85,6 +86,13 @@ class Transcript:
     text: str
     words: list[TimedWord] = field(default_factory=list)  # if times were asked for
     score: float = 0.0  # of the search, summed over the pieces of a long sound; of CTC alone a log-probability
+
+    def __repr__(self) -> str:
+        return f"Transcript({shorten(self.text)}, {len(self.words)} timed words, score {self.score:.3f})"
+
+    def _repr_html_(self) -> str:
+        words = [(f"{word.start:.2f}", f"{word.end:.2f}", word.text) for word in self.words]
+        return answer_html(self.text, ("start", "end", "word"), words)
 
 
 class Recognized(NamedTuple):

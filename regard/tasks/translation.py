@@ -22,6 +22,7 @@ from regard.data.sources import SOURCES
 from regard.data.text.batches import PairBatch, all_pair_batches, pad, pair_batches
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, prepare_pairs, require_special
+from regard.data.text.glossary import GlossaryLike, continuing_tokens, to_glossary
 from regard.data.text.mixture import MixedStore
 from regard.data.text.references import choose_references
 from regard.data.text.rows import ReadNotes
@@ -29,7 +30,7 @@ from regard.data.text.splits import find_split, source_names, task_prefixes
 from regard.data.text.store import PairStore, TextStore
 from regard.data.text.tokenizer import Tokenizer, to_ids
 from regard.decode import search
-from regard.decode.constraints import Constraint, constrained, required_phrases
+from regard.decode.constraints import Constraint, Required, constrained, required_phrases
 from regard.decode.fast import decoder
 from regard.decode.logits_processors import logits_processor
 from regard.decode.search import Hypothesis
@@ -83,6 +84,12 @@ class Translator:
     tokenizer: Tokenizer
     run: Run
     decode_ids: Callable[[Tokenizer, list[int]], str] = Tokenizer.decode  # how the ids of an answer become text
+    target_tokenizer: Tokenizer | None = None  # of the answers, if their vocabulary is not the source's
+
+    @property
+    def answer_tokenizer(self) -> Tokenizer:
+        """The tokenizer of the answers."""
+        return self.target_tokenizer or self.tokenizer
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -122,6 +129,7 @@ class Translator:
     def translate(
         self, texts: Sequence[str] | Sequence[list[int]], *, beam: int | None = None, n_best: int = 1,
         length_penalty: float | None = None, tokens: int | None = None, batch: int | None = None,
+        glossary: GlossaryLike | None = None,
         temperature: float | None = None, top_k: int = 0, top_p: float = 1.0, seed: int = 0, scored: bool = False,
         split: bool | None = None, protect: bool | None = None, details: bool = False,
         progress: Callable[[int], None] = lambda done: None,
@@ -136,6 +144,7 @@ class Translator:
         `beam` and `length_penalty` are the run's unless given; with a `temperature` an answer is sampled instead of searched for.
         `tokens` is the most tokens of the answer to a sentence.  Greedy answers and samples have scores only if `scored`.
         `details` asks for the probability of each token and the coverage of the source by attention.  An empty text stays empty.
+        A `glossary` (a file of lines with source term, tab, target term; or a dictionary) gives translations that an answer must use.
         """
         decode = self.run.decode
         width, size = decode.beam_size if beam is None else beam, decode.batch_size if batch is None else batch
@@ -155,10 +164,12 @@ class Translator:
                 progress(done * len(texts) // len(sources))
 
             answers = self.search(sources, beam=1 if sampling else width, batch=size, penalty=penalty, scored=scored,
-                                  logprobs=details, tokens=tokens, sampling=sampling, constraints=phrases, progress=report)  # fmt: skip
+                                  logprobs=details, tokens=tokens, sampling=sampling, constraints=phrases, glossary=glossary,
+                                  progress=report)  # fmt: skip
             best = [self._translation(ids, found[:n_best]) for ids, found in zip(sources, answers, strict=True)]
             if details:
-                covered = source_coverage(self.model, self.tokenizer.special, sources, [answer.ids for answer in best])
+                special = self.tokenizer.special, self.answer_tokenizer.special
+                covered = source_coverage(self.model, special, sources, [answer.ids for answer in best])
                 best = [replace(answer, coverage=part) for answer, part in zip(best, covered, strict=True)]
             return best
 
@@ -166,14 +177,15 @@ class Translator:
         if texts and isinstance(texts[0], list):
             return translate_ids(sources, None)
         split, protect = self.splits if split is None else split, self.splits if protect is None else protect
-        how = SentenceTranslator(self.encode, partial(self.decode_ids, self.tokenizer), self.tokenizer.ids_to_tokens, translate_ids,
-                                 self.max_len, self.tokenizer.special.unk, penalty)  # fmt: skip
+        target = self.answer_tokenizer
+        how = SentenceTranslator(self.encode, target.encode, partial(self.decode_ids, target), target.ids_to_tokens,
+                                 translate_ids, self.max_len, target.special.unk, penalty)  # fmt: skip
         return translate_texts(how, texts, sources, split, protect)  # type: ignore[arg-type]
 
     def _translation(self, source: list[int], hypotheses: list[Hypothesis]) -> Translation:
         best = [
             Translation(
-                self.decode_ids(self.tokenizer, ids), self.tokenizer.ids_to_tokens(ids), ids, score,
+                self.decode_ids(self.answer_tokenizer, ids), self.answer_tokenizer.ids_to_tokens(ids), ids, score,
                 probabilities=[math.exp(logprob) for logprob in (logprobs or [])[: len(ids)]],
                 source_tokens=len(source), unknown=source.count(self.tokenizer.special.unk),
             )
@@ -184,24 +196,27 @@ class Translator:
     def search(
         self, sources: Sequence[list[int]], *, beam: int, batch: int, penalty: float, scored: bool = False,
         logprobs: bool = False, tokens: int | None = None, sampling: Sampling | None = None,
-        constraints: Sequence[Sequence[Constraint]] | None = None, progress: Callable[[int], None] = lambda done: None,
+        constraints: Sequence[Sequence[Constraint]] | None = None, glossary: GlossaryLike | None = None,
+        progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Token ids in, token ids out: the answers to each sentence, best first, in the order of the sentences.
 
         `logprobs` asks for the log-probability of each token.  `constraints` are phrases, for each sentence, that its answers
-        must contain: each is a list of token ids, or a list of such alternatives.
+        must contain: each is a list of token ids, or a list of such alternatives.  A `glossary` adds a translation of each of its
+        terms that a sentence has.
         """
         special, device = self.tokenizer.special, next(self.model.parameters()).device
-        processor = logits_processor(self.run.decode, special.eos)
-        ends: dict[str, Any] = {"bos": special.bos, "eos": special.eos, "penalty": penalty, "logprobs": logprobs,
+        target = self.answer_tokenizer.special
+        processor = logits_processor(self.run.decode, target.eos)
+        ends: dict[str, Any] = {"bos": target.bos, "eos": target.eos, "penalty": penalty, "logprobs": logprobs,
                                 "processor": processor}  # fmt: skip
         generator, steps = torch.Generator(device).manual_seed(sampling.seed if sampling else 0), decoder(self.model)
 
-        if constraints is not None and sampling is not None:
+        if sampling is not None and (constraints is not None or glossary is not None):
             raise ValueError("phrases cannot be required of a sample; leave out the temperature")
         if constraints is not None and len(constraints) != len(sources):
             raise ValueError(f"constraints for {len(constraints)} sentences, got {len(sources)}; give a list for each")
-        required = None if constraints is None else [required_phrases(phrases, special.eos) for phrases in constraints]
+        required = self._require(sources, constraints or [[]] * len(sources), glossary) if constraints or glossary else None
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
             source = pad([sources[row] for row in rows], special).to(device)
@@ -211,7 +226,7 @@ class Translator:
             needs = [required[row] for row in rows]
             more = torch.tensor([sum(need.shortest) if tokens is None else 0 for need in needs], device=device)
             return constrained(
-                source, limits, (limits + more).clamp(max=int(min(self._context, 2**31))), needs, width=beam, eos=special.eos,
+                source, limits, (limits + more).clamp(max=int(min(self._context, 2**31))), needs, width=beam, eos=target.eos,
                 decode=self.run.decode, plain=plain,
                 beam=lambda source, limits, width, allocation: search.beam(
                     steps, source, limits, width=width, allocation=allocation, **ends),
@@ -239,6 +254,17 @@ class Translator:
                 done += len(rows)
                 progress(done)
         return answers
+
+    def _require(self, sources: Sequence[list[int]], constraints: Sequence[Sequence[Constraint]],
+                 glossary: GlossaryLike | None) -> list[Required]:  # fmt: skip
+        """What the answer to each sentence must contain."""
+        eos, target = self.answer_tokenizer.special.eos, self.answer_tokenizer
+        if glossary is None:
+            return [required_phrases(phrases, eos) for phrases in constraints]
+        terms, continuing = to_glossary(glossary), continuing_tokens(target)
+        phrases = terms.phrases(target)
+        found = ([phrases[term] for term in terms.find(self.tokenizer.decode(source))] for source in sources)
+        return [required_phrases([*own, *more], eos, continuing) for own, more in zip(constraints, found, strict=True)]
 
     def _threads(self, sentences: int) -> int:
         """How many threads pay off, each on a core of its own."""
@@ -302,6 +328,13 @@ def _validate_mixed(run: Run, dataset: TextDataset) -> dict[str, Iterator[PairBa
 def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
     check = partial(require_special, file=tokenizer, task=TASK.name, pad=True)
     return prepare_pairs(run.data, tokenizer, report, progress, task=TASK.name, check=check, mix=mix_parts(run))
+
+
+def _check(run: Run, model: EncoderDecoder) -> None:
+    if getattr(run.model, "target_vocab", 0):
+        raise ValueError(f"{run.name} has a vocabulary of its own for the target; such a model is imported to translate, and "
+                         f"cannot be trained: use one vocabulary for both")  # fmt: skip
+    require_context(run, model.max_len, extra=1)
 
 
 def _samples(translator: Translator, dataset: TextDataset) -> list[str]:
@@ -395,7 +428,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     predictor=lambda model, run, tokenizer, labels: Translator(model, tokenizer, run),
     score=_score,
     samples=_samples,
-    check=lambda run, model: require_context(run, model.max_len, extra=1),
+    check=_check,
     advice=_advice,
     scored_by_search=True,
     int8=True,

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from regard.data.files import flush, sync_folder, write_atomic
+from regard.data.files import flush, new_file_mode, sync_folder, write_atomic
 from regard.models import load_weights, saved_tensors, state_tensors
 from regard.run_folder import Checkpoint, RunFolder
 from regard.train.ema import EMA
@@ -181,6 +181,7 @@ def _write_tensors(tensors: dict[str, Tensor], file: Path) -> None:
     """Save tensors; a full disk is an `OSError`, as for any other file."""
     try:
         save_file(tensors, file)
+        file.chmod(new_file_mode(file.parent))
     except SafetensorError as error:
         if code := re.search(r"os error (\d+)", str(error)):
             raise OSError(int(code[1]), os.strerror(int(code[1])), str(file)) from None

@@ -8,10 +8,11 @@ from pathlib import Path
 from torch import nn
 
 from regard.config import TrainConfig
+from regard.data.units import duration, size
 from regard.run_folder import RunFolder
 from regard.train.checkpoint import RESUMABLE
 
-__all__ = ["StepTimer", "Throttle", "checkpoint_bytes", "duration", "memory_bytes", "peak_memory", "shortages", "size"]
+__all__ = ["StepTimer", "Throttle", "checkpoint_bytes", "memory_bytes", "peak_memory", "shortages"]
 
 WARMUP = 2  # steps of a process, slower than the others: memory is allocated, kernels are chosen
 TIMED = 5  # steps after them that give a first estimate
@@ -136,23 +137,3 @@ def _free(path: Path) -> int:
 
 def _size_of(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.glob("step-*/*") if file.is_file())
-
-
-def size(count: float) -> str:
-    """A number of bytes for people: 812 kB, 3.4 GB."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{count:.0f} {unit}" if count >= 9.95 or unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"
-
-
-def duration(seconds: float) -> str:
-    """A time for people: 45 s, 12 min, 3 h 20 min, 2 d 4 h."""
-    if seconds < 99.5:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"

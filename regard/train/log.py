@@ -13,8 +13,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from torch.utils.tensorboard.writer import SummaryWriter
 
 from regard.data.files import write_atomic
+from regard.data.units import duration
 from regard.run_folder import RunFolder
-from regard.train.estimate import StepTimer, Throttle, duration
+from regard.train.estimate import StepTimer, Throttle
 from regard.train.parallel import World
 
 __all__ = ["Log", "StopRequest", "TrainingProgress", "progress_bar", "stop_on_signal"]

@@ -26,6 +26,7 @@ from regard.config import Run, to_toml
 from regard.data.files import write_atomic
 from regard.data.position import DataPosition
 from regard.data.terminal import printable
+from regard.data.units import size
 from regard.models import FAMILIES, load_weights, read_config, saved_tensors, state_tensors
 from regard.run_folder import RunFolder
 from regard.tasks import task_of
@@ -38,7 +39,7 @@ from regard.train import checkpoint, malloc
 from regard.train.card import card
 from regard.train.divergence import Divergence, unchanged
 from regard.train.ema import EMA
-from regard.train.estimate import StepTimer, checkpoint_bytes, memory_bytes, peak_memory, shortages, size
+from regard.train.estimate import StepTimer, checkpoint_bytes, memory_bytes, peak_memory, shortages
 from regard.train.log import Log, progress_bar, stop_on_signal
 from regard.train.mixed_losses import KEY, describe, first_losses, mixed_losses
 from regard.train.optim import learning_rate, make_optimizer

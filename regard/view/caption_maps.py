@@ -8,9 +8,8 @@ Shapes: H heads, T tokens of the caption, S tokens of the image, Y X rows and co
 import dataclasses
 import json
 import math
-import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -24,24 +23,23 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from regard.data.files import write_atomic
+from regard.data.image.io import ImageLike
 from regard.data.image.shapes import Box
 from regard.data.text.tokenizer import Tokenizer
 from regard.models.image_encoder import ImageEncoder
 from regard.tasks.captioning import Caption, ImageCaptioner
-from regard.view.draw import VISIBLE, check_file, colour, new_figure, palette, save_figure
-from regard.view.image_maps import OPACITY, PIXELATED, Panel, model_pixels
+from regard.view.draw import VISIBLE, Drawing, save_map, write_map
+from regard.view.image_maps import Panel, model_pixels
 from regard.view.maps import record_cross_attention, require_index
+from regard.view.panels import Overlay, draw_panels
+from regard.view.picture import Region, picture_of, read_picture
+from regard.view.scale import describe, ink, preference, ratio_colour
 
-__all__ = ["CaptionMap", "attention_inside", "caption_weights", "map_caption", "scale_top", "to_file", "to_terminal", "upsample",
+__all__ = ["CaptionMap", "attention_inside", "caption_weights", "draw", "map_caption", "to_file", "to_terminal", "upsample",
            "words_of_caption"]  # fmt: skip
 
 MAX_WORDS = 60  # more would make a very large file
-COLUMNS = 6  # images in a row
-PANEL, GAP, WORD, CAPTION_LINE, HEADER, BAR = 2.2, 0.12, 0.36, 0.17, 0.36, 0.6  # inches: an image, the space around it, …
-LINE = 26  # letters of the caption in a line, above its image
-FULL_SCALE = 4  # the colours end at this multiple of uniform attention or above, so that uniform attention is dark
-SMOOTH = 256  # pixels of the smooth map of a small image
+SMOOTH = 256  # pixels of a smooth map
 CELLS = 10  # largest side of a grid in the terminal
 CELL_WIDTH = 3  # characters
 LARGE = 2  # times uniform attention: weights from there on are printed, also in a grid of many cells
@@ -56,13 +54,27 @@ class CaptionMap:
     image: list[list[list[int]]]  # the model's input, (Y, X, C) bytes
     words: list[Panel]  # the weights of each sum to one
     shift: float = 0.0  # how far the centre of a token is before the middle of its cell, in cells
+    region: list[float] = field(default_factory=lambda: [*Region()])  # top, left, bottom, right: fractions of the picture
+    picture: npt.NDArray[np.uint8] | None = field(default=None, compare=False)  # the user's own, (Y, X, 3); not in JSON
+
+    def __repr__(self) -> str:
+        return f"CaptionMap({self.title!r}, {self.caption!r}, {len(self.words)} words)"
+
+    def _repr_png_(self) -> bytes:
+        return draw(self, "png").content
 
     def to_json(self) -> str:
         """The map as JSON."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+        fields = dataclasses.asdict(dataclasses.replace(self, picture=None))
+        del fields["picture"]
+        return json.dumps(fields, ensure_ascii=False)
+
+    def save(self, file: str | Path) -> Path:
+        """Draw it as .png, .svg or .pdf, or write .json; returns the path."""
+        return save_map(self, file, draw)
 
 
-def map_caption(captioner: ImageCaptioner, image: str | Path | npt.NDArray[np.uint8], *, beam: int | None = None,
+def map_caption(captioner: ImageCaptioner, image: ImageLike, *, beam: int | None = None,
                 length_penalty: float | None = None, layer: int | None = None, head: int | None = None,
                 caption: Caption | None = None) -> CaptionMap:  # fmt: skip
     """Caption an image, or take its caption, and map where the model looks for each word.
@@ -88,10 +100,11 @@ def map_caption(captioner: ImageCaptioner, image: str | Path | npt.NDArray[np.ui
         words.append(Panel(word, (grid / grid.sum().clamp_min(1e-12)).tolist()))
     title = f"{captioner.run.name}: attention for each word{of_layer}{of_head}{without}"
     pixels = model_pixels(square, captioner.run.model.image).tolist()
-    return CaptionMap(title, caption.text, pixels, words, _encoder(captioner).shift)
+    picture = read_picture(image, captioner.run.data, captioner.run.model)
+    return CaptionMap(title, caption.text, pixels, words, _encoder(captioner).shift, [*picture.region], picture.pixels)
 
 
-def caption_weights(captioner: ImageCaptioner, image: str | Path | npt.NDArray[np.uint8], ids: Sequence[int]) -> list[Tensor]:
+def caption_weights(captioner: ImageCaptioner, image: ImageLike, ids: Sequence[int]) -> list[Tensor]:
     """The attention over the image of the steps that predict the tokens of a given caption: (H, T, Y, X) for each layer.
 
     The caption is forced through the model, so it does not matter which search has found it.  The weights of a token sum to one,
@@ -132,7 +145,7 @@ def upsample(weights: Tensor, side: int, shift: float = 0.0) -> Tensor:
 
     The centres of the cells are `shift` cells before their middles.
     """
-    at = (2 * torch.arange(side) + 1) / side - 1  # the middles of the pixels, from -1 to 1
+    at = (2 * torch.arange(side, dtype=weights.dtype) + 1) / side - 1  # the middles of the pixels, from -1 to 1
     rows, columns = (at + 2 * shift / cells for cells in weights.shape)
     places = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), -1)  # (side, side, 2)
     smooth = F.grid_sample(weights[None, None], places[None], "bicubic", "border", align_corners=False)
@@ -154,24 +167,17 @@ def attention_inside(weights: Tensor, box: Box, side: int, grow: float = 0.0, sh
     return float((weights * torch.outer(*inside)).sum() / weights.sum())
 
 
-def scale_top(attention: CaptionMap) -> float:
-    """The weight at the top of the colour scale, the same for all words."""
-    weights = np.array([word.weights for word in attention.words])  # (words, Y, X)
-    return min(1.0, max(float(weights.max()), FULL_SCALE / weights[0].size))
-
-
 def to_terminal(attention: CaptionMap, width: int = 120) -> Table:
     """Small grids for `rich.print`, one for each word, with the percentage in cells that have much of the attention.
 
-    Cells of a large grid are added up.
+    Colours are relative to uniform attention, as in a file.  Cells of a large grid are added up.
     """
     grids = [_small_grid(torch.tensor(word.weights)) for word in attention.words]
     wide = max(CELL_WIDTH * len(grid) for grid in grids) + 2
     columns = max(1, width // wide)
     table = Table(title=attention.title, title_justify="left", title_style="dim", box=None, padding=(0, 2, 1, 0), pad_edge=False,
                   show_header=False)  # fmt: skip
-    top = min(1.0, max(FULL_SCALE / grids[0].numel(), *(float(grid.max()) for grid in grids)))
-    cells = [_to_text(word.title, grid, top) for word, grid in zip(attention.words, grids, strict=True)]
+    cells = [_to_text(word, grid) for word, grid in zip(attention.words, grids, strict=True)]
     for first in range(0, len(cells), columns):
         table.add_row(*cells[first : first + columns])
     return table
@@ -183,58 +189,38 @@ def _small_grid(weights: Tensor) -> Tensor:
     return F.avg_pool2d(weights[None], step, ceil_mode=True, divisor_override=1)[0]
 
 
-def _to_text(word: str, grid: Tensor, top: float) -> Text:
+def _to_text(word: Panel, grid: Tensor) -> Text:
     wide = CELL_WIDTH * grid.shape[1]
-    text = Text(word if len(word) <= wide else f"{word[: wide - 1]}…", style="bold", no_wrap=True)
+    text = Text(word.title if len(word.title) <= wide else f"{word.title[: wide - 1]}…", style="bold", no_wrap=True)
     for row in grid.tolist():
         text.append("\n")
         for weight in row:
             percent = f"{100 * weight:.0f}" if weight >= min(VISIBLE, LARGE / grid.numel()) else ""
-            ink = Color.from_rgb(0, 0, 0) if weight > top / 2 else Color.from_rgb(255, 255, 255)
-            text.append(percent.center(CELL_WIDTH), Style(color=ink, bgcolor=Color.from_rgb(*colour(weight / top)), bold=False))
+            paper = ratio_colour(weight * grid.numel())
+            style = Style(color=Color.from_rgb(*ink(paper)), bgcolor=Color.from_rgb(*paper), bold=False)
+            text.append(percent.center(CELL_WIDTH), style)
+    text.append("\n" + ("" if preference(word.weights) else "no preference"[:wide]), Style(bold=False, dim=True))
     return text
 
 
 def to_file(attention: CaptionMap, file: Path) -> list[str]:
     """Draw the image once for each word as PNG, SVG or PDF, or write JSON, by the file's suffix; returns notes for the user."""
-    check_file(file)
-    if file.suffix.lower() == ".json":
-        write_atomic(file, attention.to_json().encode() + b"\n")
-        return []
-    words, image = attention.words[:MAX_WORDS], np.array(attention.image, np.uint8)  # (Y, X, C)
-    grey, side = image.mean(-1), len(image)
-    smooth = "nearest" if side <= PIXELATED else "bilinear"
-    columns = min(COLUMNS, max(2, math.ceil(math.sqrt(1.7 * (1 + len(words))))))
-    rows = -(-(1 + len(words)) // columns)
-    caption = textwrap.wrap(attention.caption, LINE) or ["(an empty caption)"]
-    header = HEADER + CAPTION_LINE * len(caption)
-    width, height = GAP + (PANEL + GAP) * columns + BAR, header + (PANEL + WORD) * rows - WORD + GAP
-    with new_figure(width, height) as figure:
-        figure.suppressComposite = True  # else an SVG or PDF file gets one large image of all panels, slowly
-        axes = figure.add_axes((0, 0, 1, 1))  # in inches from the top left; axes for each panel would take seconds
-        axes.set_axis_off()
-        axes.text(GAP, GAP, attention.title, va="top", fontsize=9, color="#666666", parse_math=False)
-        for index in range(1 + len(words)):
-            left, top = GAP + (PANEL + GAP) * (index % columns), header + (PANEL + WORD) * (index // columns)
-            place = (left, left + PANEL, top + PANEL, top)
-            title = words[index - 1].title if index else "\n".join(caption)
-            axes.text(left + PANEL / 2, top - 0.06, title, ha="center", va="bottom", parse_math=False,
-                      fontsize=12 if index else 10, fontweight="normal" if index else "bold")  # fmt: skip
-            if index == 0:
-                plain = grey if image.shape[2] == 1 else image
-                axes.imshow(plain, cmap="gray", vmin=0, vmax=255, interpolation=smooth, extent=place)
-                continue
-            axes.imshow(64 + 0.6 * grey, cmap="gray", vmin=0, vmax=255, interpolation=smooth, extent=place)  # pale, below colours
-            weights = upsample(torch.tensor(words[index - 1].weights), max(side, SMOOTH), attention.shift).numpy()
-            drawn = axes.imshow(weights, cmap=palette(), vmin=0, vmax=scale_top(attention), alpha=OPACITY, extent=place)
-        axes.set(xlim=(0, width), ylim=(height, 0))
-        if words:
-            at = ((width - BAR) / width, 1 - (header + PANEL) / height, 0.12 / width, PANEL / height)
-            bar = figure.colorbar(drawn, cax=figure.add_axes(at), format=lambda weight, _: f"{weight:.0%}")
-            bar.ax.set_title("weight", fontsize=8, color="#666666")
-            bar.ax.tick_params(labelsize=8)
-            bar.outline.set_visible(False)
-        notes = save_figure(figure, file)
+    return write_map(attention, file, draw)
+
+
+def draw(attention: CaptionMap, kind: str) -> Drawing:
+    """The user's picture with its caption, then each word's map over the part that the model saw."""
+    words = attention.words[:MAX_WORDS]
+    overlays = [Overlay(word.title, describe(word.weights), _smooth(word, attention.shift)) for word in words]
+    picture = picture_of(attention.image, attention.picture, attention.region)
+    caption = attention.caption or "(an empty caption)"
+    content, notes = draw_panels(attention.title, caption, picture, overlays, kind, smooth=True)
     if len(attention.words) > MAX_WORDS:
         notes.append(f"{MAX_WORDS} of {len(attention.words)} words are drawn; a .json file holds all")
-    return notes
+    return Drawing(content, notes)
+
+
+def _smooth(word: Panel, shift: float) -> npt.NDArray[np.float64]:
+    """Multiples of uniform attention as a smooth map."""
+    weights = torch.tensor(word.weights, dtype=torch.float64)
+    return (upsample(weights, SMOOTH, shift) * weights.numel()).numpy()

@@ -1,59 +1,124 @@
-"""`AttentionMap` → a coloured grid in the terminal, or a PNG, SVG, PDF or JSON file."""
+"""`AttentionMap` → a coloured grid in the terminal or a notebook, or a PNG, SVG, PDF or JSON file."""
 
+import html
+import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from rich.cells import cell_len, set_cell_size
 from rich.color import Color
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from regard.data.files import write_atomic
-from regard.view.maps import AttentionMap
+from regard.view.fonts import find_fonts, missing_letters_note, shaping_note
+from regard.view.scale import RGB, colour, ink, palette
 
 if TYPE_CHECKING:
-    from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
-__all__ = ["VISIBLE", "check_file", "colour", "new_figure", "palette", "readable", "save_figure", "to_file", "to_terminal"]
+    from regard.view.maps import AttentionMap
 
-# Dark to light: near-black violet, magenta, orange, pale yellow.
-STOPS = ((13, 8, 40), (110, 30, 110), (220, 80, 60), (252, 180, 60), (250, 250, 190))
+__all__ = ["VISIBLE", "Drawing", "check_file", "draw", "figure_bytes", "new_figure", "readable", "save_figure", "save_map",
+           "to_file", "to_html", "to_terminal", "write_map"]  # fmt: skip
+
 VISIBLE = 0.05  # the smallest weight whose percentage is printed
+MASKED = "╱"  # of cells in the terminal that a query may not attend to
+DPI = 160
+LETTERS_PER_INCH = 14  # of a title of 9 points
 
 
-def colour(weight: float) -> tuple[int, int, int]:
-    """A weight from 0 to 1 → red, green, blue."""
-    position = min(max(weight, 0.0), 1.0) * (len(STOPS) - 1)
-    low = min(int(position), len(STOPS) - 2)
-    red, green, blue = (round(a + (b - a) * (position - low)) for a, b in zip(STOPS[low], STOPS[low + 1], strict=True))
-    return red, green, blue
+class Drawing(NamedTuple):
+    """A drawn file, and notes for the user."""
+
+    content: bytes
+    notes: list[str]
 
 
-def to_terminal(attention: AttentionMap, width: int = 120) -> Table:
+class Map(Protocol):
+    """Anything that can be written as JSON."""
+
+    def to_json(self) -> str: ...
+
+
+AnyMap = TypeVar("AnyMap", bound=Map)
+Draw = Callable[[AnyMap, str], Drawing]  # draws a map as png, svg or pdf
+
+
+def to_terminal(attention: "AttentionMap", width: int = 120) -> Table:
     """A grid for `rich.print`: a row for each query, a column for each key; headings are cut to make it at most `width` wide."""
     table = Table(title=attention.title, title_justify="left", title_style="dim", box=None, padding=0, pad_edge=False)
     labels, headings = [readable(name) for name in attention.rows], [readable(name) for name in attention.columns]
-    label_width, full = max(map(len, labels)) + 1, [max(len(heading) + 2, 4) for heading in headings]
+    label_width, full = max(map(cell_len, labels)) + 1, [max(cell_len(heading) + 2, 4) for heading in headings]
     widest = max(full)
     while widest > 3 and label_width + sum(min(wide, widest) for wide in full) > width:
         widest -= 1
     widths = [min(wide, widest) for wide in full]
     table.add_column("", justify="right", no_wrap=True, min_width=label_width)
     for heading, wide in zip(headings, widths, strict=True):
-        table.add_column(Text(heading[: wide - 1].center(wide), style="bold"), no_wrap=True, min_width=wide)
-    for label, weights in zip(labels, attention.weights, strict=True):
+        table.add_column(Text(_center(heading, wide), style="bold"), no_wrap=True, min_width=wide)
+    for row, (label, weights) in enumerate(zip(labels, attention.weights, strict=True)):
         cells = []
-        for wide, weight in zip(widths, weights, strict=True):
-            percent = f"{100 * weight:.0f}" if weight >= VISIBLE else ""
-            ink = Color.from_rgb(0, 0, 0) if weight > 0.5 else Color.from_rgb(255, 255, 255)
-            cells.append(Text(percent.center(wide), style=Style(color=ink, bgcolor=Color.from_rgb(*colour(weight)))))
+        for column, (wide, weight) in enumerate(zip(widths, weights, strict=True)):
+            if not attention.allows(row, column):
+                cells.append(Text(MASKED * wide, style="bright_black"))
+                continue
+            paper, percent = colour(weight), f"{100 * weight:.0f}" if weight >= VISIBLE else ""
+            style = Style(color=Color.from_rgb(*ink(paper)), bgcolor=Color.from_rgb(*paper))
+            cells.append(Text(percent.center(wide), style=style))
         table.add_row(Text(f"{label} ", style="bold"), *cells)
+    if attention.mask is not None:
+        table.caption, table.caption_justify, table.caption_style = f"{MASKED} masked", "left", "dim"
     return table
+
+
+def _center(heading: str, wide: int) -> str:
+    """A heading in the middle of `wide` cells of the terminal, of which Chinese letters take two each."""
+    cut = heading if cell_len(heading) < wide else set_cell_size(heading, wide - 1)
+    left = (wide - cell_len(cut)) // 2 if cell_len(cut) % 2 == wide % 2 else (wide - cell_len(cut) + 1) // 2
+    return set_cell_size(" " * left + cut, wide)
+
+
+def to_html(attention: "AttentionMap") -> str:
+    """A table for a notebook, with the percentage in each cell; all text is escaped."""
+    head = "".join(f"<th {_style(padding='2px 6px')}>{_escape(readable(name))}</th>" for name in attention.columns)
+    lines = list[str]()
+    for row, (name, weights) in enumerate(zip(attention.rows, attention.weights, strict=True)):
+        cells = [_cell(weight) if attention.allows(row, column) else _MASKED_CELL for column, weight in enumerate(weights)]
+        lines.append(
+            f"<tr><th {_style(text_align='right', padding='2px 6px')}>{_escape(readable(name))}</th>{''.join(cells)}</tr>"
+        )
+    masked = "; hatched cells are masked" if attention.mask is not None else ""
+    caption = f"<caption {_style(caption_side='top', text_align='left')}>{_escape(attention.title)}, in %{masked}</caption>"
+    return f"<table {_style(border_collapse='collapse')}>{caption}<tr><th></th>{head}</tr>{''.join(lines)}</table>"
+
+
+def _style(**properties: str) -> str:
+    return 'style="' + ";".join(f"{key.replace('_', '-')}:{value}" for key, value in properties.items()) + '"'
+
+
+_HATCH = "repeating-linear-gradient(45deg,#ddd,#ddd 2px,#fff 2px,#fff 5px)"
+_MASKED_CELL = f'<td {_style(background=_HATCH)} title="masked"></td>'
+
+
+def _cell(weight: float) -> str:
+    paper = colour(weight)
+    percent = f"{100 * weight:.0f}" if weight >= VISIBLE else ""
+    look = _style(background=_css(paper), color=_css(ink(paper)), text_align="center", padding="2px 6px")
+    return f'<td {look} title="{100 * weight:.1f} %">{percent}</td>'
+
+
+def _css(color: RGB) -> str:
+    return "rgb({},{},{})".format(*color)
+
+
+def _escape(text: str) -> str:
+    return html.escape("".join(letter if letter.isprintable() else "�" for letter in text))
 
 
 def check_file(file: Path, option: str = "--out") -> None:
@@ -65,60 +130,97 @@ def check_file(file: Path, option: str = "--out") -> None:
 
 
 @contextmanager
-def new_figure(width: float, height: float) -> Iterator["Figure"]:
+def new_figure(width: float, height: float, texts: Iterable[str] = ()) -> Iterator["Figure"]:
     """A matplotlib figure, in inches, under matplotlib's own defaults; draw and save it inside the `with`.
 
+    Its fonts are the default one and those with the letters of `texts`; text of an SVG file is text, not outlines.
     matplotlib reads a `matplotlibrc` of the current folder, which could name modules to import and programs to run.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(matplotlib.rcParamsDefault):
+        matplotlib.rcParams.update({"font.family": find_fonts(texts).families, "svg.fonttype": "none", "hatch.linewidth": 0.6})
         yield Figure(figsize=(width, height), layout="constrained")
 
 
-def palette() -> "LinearSegmentedColormap":
-    """The colours of `colour`, for matplotlib."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("regard", [tuple(c / 255 for c in stop) for stop in STOPS])
+def figure_bytes(figure: "Figure", kind: str, texts: Iterable[str] = ()) -> Drawing:
+    """A matplotlib figure as png, svg or pdf; notes name letters of `texts` that cannot be drawn."""
+    content, texts = BytesIO(), list(texts)
+    with warnings.catch_warnings(record=True) as caught:  # matplotlib warns of each letter its font lacks
+        warnings.simplefilter("always")
+        figure.savefig(content, dpi=DPI, format=kind)
+    missing = find_fonts(texts).missing
+    notes = [missing_letters_note(missing)] if missing else []
+    if not missing and any("missing from" in str(warning.message) for warning in caught):
+        notes = ["some letters are boxes: matplotlib's font lacks them; the terminal, .svg and .json show them"]
+    if joins := shaping_note(texts):
+        notes.append(joins)
+    return Drawing(content.getvalue(), [] if kind == "svg" else notes)  # the viewer of an SVG file has its own fonts
 
 
 def save_figure(figure: "Figure", file: Path) -> list[str]:
     """Write a matplotlib figure; returns notes for the user."""
-    content = BytesIO()
-    with warnings.catch_warnings(record=True) as caught:  # matplotlib warns of each letter its font lacks
-        warnings.simplefilter("always")
-        figure.savefig(content, dpi=160, format=file.suffix[1:].lower())
-    write_atomic(file, content.getvalue())
-    boxes = any("missing from font" in str(warning.message) for warning in caught)
-    return ["some letters are boxes: matplotlib's font lacks them; the terminal and .json show them"] if boxes else []
+    content, notes = figure_bytes(figure, file.suffix[1:].lower())
+    write_atomic(file, content)
+    return notes
 
 
-def to_file(attention: AttentionMap, file: Path) -> list[str]:
-    """Draw the map as PNG, SVG or PDF, or write it as JSON, by the file's suffix; returns notes for the user."""
+def write_map(attention: AnyMap, file: Path, draw: "Draw[AnyMap]") -> list[str]:
+    """Draw a map as PNG, SVG or PDF, or write it as JSON, by the file's suffix; returns notes for the user."""
     check_file(file)
-    if file.suffix.lower() == ".json":
-        write_atomic(file, attention.to_json().encode() + b"\n")
-        return []
+    kind = file.suffix[1:].lower()
+    content, notes = Drawing(attention.to_json().encode() + b"\n", []) if kind == "json" else draw(attention, kind)
+    write_atomic(file, content)
+    return notes
+
+
+def save_map(attention: AnyMap, file: str | Path, draw: "Draw[AnyMap]") -> Path:
+    """`write_map` for Python: notes are warnings; returns the path."""
+    path = Path(file)
+    for note in write_map(attention, path, draw):
+        warnings.warn(note, stacklevel=3)
+    return path
+
+
+def to_file(attention: "AttentionMap", file: Path) -> list[str]:
+    """Draw the map as PNG, SVG or PDF, or write it as JSON, by the file's suffix; returns notes for the user."""
+    return write_map(attention, file, draw)
+
+
+def draw(attention: "AttentionMap", kind: str) -> Drawing:
+    """The map as a drawing: percentages in the cells, and a colour bar in percent."""
+    from matplotlib.patches import Rectangle
+
     rows, columns = ([readable(name) for name in names] for names in (attention.rows, attention.columns))
-    with new_figure(1.6 + 0.52 * len(columns), 1.3 + 0.42 * len(rows)) as figure:
+    texts = [*rows, *columns, attention.title]
+    with new_figure(1.6 + 0.52 * len(columns), 1.3 + 0.42 * len(rows), texts) as figure:
         axes = figure.add_subplot()
-        image = axes.imshow(attention.weights, cmap=palette(), vmin=0, vmax=1, aspect="auto")
+        percents = [[100 * weight for weight in weights] for weights in attention.weights]
+        image = axes.imshow(percents, cmap=palette(), vmin=0, vmax=100, aspect="auto")
         axes.set_xticks(range(len(columns)), columns, rotation=45, ha="left", rotation_mode="anchor", parse_math=False)
         axes.set_yticks(range(len(rows)), rows, parse_math=False)
         axes.xaxis.tick_top()
         axes.tick_params(length=0)
         for spine in axes.spines.values():
             spine.set_visible(False)
-        axes.set_xlabel(attention.title, color="#666666", fontsize=9)
+        masked = "; hatched: masked" if attention.mask is not None else ""
+        title = textwrap.fill(attention.title + masked, max(24, int((0.8 + 0.52 * len(columns)) * LETTERS_PER_INCH)))
+        axes.set_xlabel(title, color="#666666", fontsize=9, parse_math=False)
         for y, weights in enumerate(attention.weights):
             for x, weight in enumerate(weights):
-                if weight >= VISIBLE:
-                    ink = "black" if weight > 0.5 else "white"
-                    axes.text(x, y, f"{100 * weight:.0f}", ha="center", va="center", fontsize=8, color=ink)
-        figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02).outline.set_visible(False)
-        return save_figure(figure, file)
+                if not attention.allows(y, x):
+                    cell = Rectangle(
+                        (x - 0.5, y - 0.5), 1, 1, facecolor="#f2f2f2", edgecolor="#bbbbbb", hatch="////", linewidth=0
+                    )
+                    axes.add_patch(cell)
+                elif weight >= VISIBLE:
+                    shade = tuple(c / 255 for c in ink(colour(weight)))
+                    axes.text(x, y, f"{100 * weight:.0f}", ha="center", va="center", fontsize=8, color=shade)
+        bar = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02, format=lambda percent, _: f"{percent:.0f} %")
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(labelsize=8)
+        return figure_bytes(figure, kind, texts)
 
 
 def readable(token: str) -> str:

@@ -8,7 +8,8 @@ from regard.data.files import write_atomic
 from regard.data.terminal import printable
 from regard.tasks.errors import ErrorAnalysis, ScoredExample
 from regard.tasks.metrics import Score
-from regard.view.draw import new_figure, palette, save_figure
+from regard.view.draw import new_figure, save_figure
+from regard.view.scale import palette
 
 __all__ = ["check_file", "to_file", "to_json", "to_text"]
 

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, singledispatch
 from pathlib import Path
 from typing import cast
@@ -16,20 +16,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.data.files import write_atomic
+from regard.data.image.io import ImageLike
 from regard.layers.tap import watch
 from regard.models.lrnet import LocalRelation, LRNet
 from regard.models.swin import Block, Swin, attention_received
 from regard.tasks.image_classification import ImageClassifier
-from regard.view.draw import check_file, new_figure, palette, save_figure
+from regard.view.draw import Drawing, save_map, write_map
 from regard.view.maps import require_index
+from regard.view.panels import Overlay, Windows, draw_panels
+from regard.view.picture import Region, picture_of, read_picture
+from regard.view.scale import describe, ratios
 
-__all__ = ["ImageMap", "Panel", "map_image_attention", "model_pixels", "rollout", "to_file"]
+__all__ = ["ImageMap", "Panel", "draw", "map_image_attention", "model_pixels", "rollout", "to_file"]
 
 MAX_HEADS = 12  # more would be too small to see
-PIXELATED = 64  # up to this side, in pixels, images are drawn without smoothing
 MAX_NAME = 20  # letters of a class name
-OPACITY = 0.62  # of the colours over the grey image
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,15 @@ class ImageMap:
     probability: float
     image: list[list[list[int]]]  # the model's input, (Y, X, C) bytes
     panels: list[Panel]
+    region: list[float] = field(default_factory=lambda: [*Region()])  # top, left, bottom, right: fractions of the picture
+    windows: list[list[float]] | None = None  # where Swin's windows end: rows and columns, as fractions of the model's input
+    picture: npt.NDArray[np.uint8] | None = field(default=None, compare=False)  # the user's own, (Y, X, 3); not in JSON
+
+    def __repr__(self) -> str:
+        return f"ImageMap({self.title!r}, {self.caption!r}, {len(self.panels)} panels)"
+
+    def _repr_png_(self) -> bytes:
+        return draw(self, "png").content
 
     @property
     def caption(self) -> str:
@@ -58,12 +68,18 @@ class ImageMap:
 
     def to_json(self) -> str:
         """The map as JSON."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+        fields = dataclasses.asdict(dataclasses.replace(self, picture=None))
+        del fields["picture"]
+        return json.dumps(fields, ensure_ascii=False)
+
+    def save(self, file: str | Path) -> Path:
+        """Draw it as .png, .svg or .pdf, or write .json; returns the path."""
+        return save_map(self, file, draw)
 
 
-def map_image_attention(classifier: ImageClassifier, image: str | Path | npt.NDArray[np.uint8], layer: int | None = None,
+def map_image_attention(classifier: ImageClassifier, image: ImageLike, layer: int | None = None,
                         head: int | None = None) -> ImageMap:  # fmt: skip
-    """Map the attention of an image classifier over its input, head by head.
+    """Map the attention of an image classifier over an image, head by head.
 
     `layer` and `head` count from 1; without them, the last layer and all heads.  A model with a class token is shown by the
     weights of that token, another one by the mean over all queries.
@@ -87,9 +103,23 @@ def map_image_attention(classifier: ImageClassifier, image: str | Path | npt.NDA
         through = rollout([weights[0] for _, weights in layers[:layer]])  # (T, T)
         panels.insert(0, Panel(f"rollout to layer {layer}", _to_grid(model, name, through[None, None], grids)[0].tolist()))
     queries = "attention of the class token" if _has_class_token(model) else "mean attention of all positions"
-    title = f"{classifier.run.name}, layer {layer} of {len(layers)}: {queries}"
+    windows, how = _windows(model, name)
+    title = f"{classifier.run.name}, layer {layer} of {len(layers)}: {queries}{how}"
+    picture = read_picture(image, classifier.run.data, classifier.run.model)
     prediction = classifier.labels[int(probabilities.argmax())] if classifier.trained else ""
-    return ImageMap(title, prediction, float(probabilities.max()), model_pixels(square, side).tolist(), panels)
+    return ImageMap(title, prediction, float(probabilities.max()), model_pixels(square, side).tolist(), panels,
+                    [*picture.region], windows and [*windows], picture.pixels)  # fmt: skip
+
+
+def _windows(model: nn.Module, name: str) -> tuple[Windows | None, str]:
+    """Where the windows of a Swin block end, and words for the title."""
+    if not isinstance(model, Swin):
+        return None, ""
+    block, side = cast(Block, model.get_submodule(name.removesuffix(".attn"))), model.config.image
+    rows, columns = model.grids(side, side)[int(name.split(".")[1])]
+    window, shift = block.fit(block.window, block.shift, rows, columns)
+    ends = [[end / cells for end in range(shift or window, cells, window)] for cells in (rows, columns)]
+    return Windows(*ends), f", windows of {window} × {window}" + (f" shifted by {shift}" if shift else "")
 
 
 def model_pixels(square: npt.NDArray[np.uint8], side: int) -> npt.NDArray[np.uint8]:
@@ -156,37 +186,23 @@ def _(model: Swin, name: str, weights: Tensor, grids: Mapping[str, tuple[int, in
 
 def to_file(attention: ImageMap, file: Path) -> list[str]:
     """Draw the map as PNG, SVG or PDF, or write it as JSON, by the file's suffix; returns notes for the user."""
-    check_file(file)
-    if file.suffix.lower() == ".json":
-        write_atomic(file, attention.to_json().encode() + b"\n")
-        return []
+    return write_map(attention, file, draw)
+
+
+def draw(attention: ImageMap, kind: str) -> Drawing:
+    """The user's picture with the predicted class, then each head over the part that the model saw."""
     heads = [panel for panel in attention.panels if panel.title.startswith("head")]
     panels = [panel for panel in attention.panels if panel not in heads[MAX_HEADS:]]
-    rows = max(1, round(math.sqrt((1 + len(panels)) / 1.7)))
-    columns = -(-(1 + len(panels)) // rows)
-    image = np.array(attention.image, np.uint8)  # (Y, X, C)
-    grey = image.mean(-1)  # (Y, X)
-    height, width = grey.shape
-    smooth = "nearest" if height <= PIXELATED else "bilinear"
-    with new_figure(max(5, 0.2 + 2.2 * columns), 0.35 + 2.42 * rows) as figure:
-        figure.suptitle(attention.title, fontsize=9, color="#666666", parse_math=False)
-        axes = figure.add_subplot(rows, columns, 1)
-        axes.set_axis_off()
-        axes.set_title(attention.caption, fontsize=11, fontweight="bold", parse_math=False)
-        axes.imshow(grey if image.shape[2] == 1 else image, cmap="gray", vmin=0, vmax=255, interpolation=smooth)
-        for index, panel in enumerate(panels, 2):
-            axes = figure.add_subplot(rows, columns, index)
-            axes.set_axis_off()
-            weights = np.array(panel.weights)
-            axes.set_title(f"{panel.title}: {_percent(weights.min())} to {_percent(weights.max())}", fontsize=9)
-            axes.imshow(64 + 0.6 * grey, cmap="gray", vmin=0, vmax=255, interpolation=smooth)  # pale, below the colours
-            axes.imshow(weights, cmap=palette(), alpha=OPACITY, interpolation=smooth,
-                        extent=(-0.5, width - 0.5, height - 0.5, -0.5))  # fmt: skip
-        notes = save_figure(figure, file)
+    overlays = [Overlay(panel.title, _note(panel), ratios(panel.weights)) for panel in panels]
+    picture = picture_of(attention.image, attention.picture, attention.region)
+    windows = Windows(*attention.windows) if attention.windows else None
+    content, notes = draw_panels(attention.title, attention.caption, picture, overlays, kind, windows=windows)
     if len(heads) > MAX_HEADS:
         notes.append(f"{MAX_HEADS} of {len(heads)} heads are drawn; --head N draws another, a .json file holds all")
-    return notes
+    return Drawing(content, notes)
 
 
-def _percent(fraction: float) -> str:
-    return f"{fraction:.0%}" if fraction >= 0.1 or fraction < 1e-5 else f"{100 * fraction:.2g}%"
+def _note(panel: Panel) -> str:
+    """How much the panel's attention prefers some places, and how much of it is not on the image."""
+    elsewhere = 1 - float(np.sum(panel.weights))
+    return describe(panel.weights) + (f", {elsewhere:.0%} on the class token" if elsewhere >= 0.005 else "")

@@ -7,22 +7,37 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from functools import singledispatch
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from regard.data.text.batches import pad
-from regard.layers.tap import attention_modules, watch
+from regard.layers.masks import causal_mask
+from regard.layers.tap import watch
 from regard.tasks.language_model import TextGenerator
 from regard.tasks.load import TextPredictor
 from regard.tasks.masked_lm import MaskedLM
 from regard.tasks.text_classification import TextClassifier
 from regard.tasks.text_embedding import TextEmbedder
 from regard.tasks.translation import Translator
+from regard.view.draw import draw, save_map, to_html
 
-__all__ = ["AttentionMap", "cross_attention", "is_cross", "map_attention", "record_cross_attention", "require_index"]
+__all__ = ["AttentionMap", "Which", "check_which", "cross_attention", "is_cross", "map_attention",
+           "record_cross_attention", "require_index", "self_attention"]  # fmt: skip
 
-Recorded = tuple[str, Tensor, list[str], list[str]]  # kind of attention, weights (depth, H, Q, K), labels of queries and keys
+Which = Literal["encoder", "decoder", "cross"]
+
+
+class Recorded(NamedTuple):
+    """The attention of all layers, and what its queries and keys are called."""
+
+    kind: str
+    weights: Tensor  # (depth, H, Q, K)
+    rows: list[str]  # queries
+    columns: list[str]  # keys
+    causal: bool = False  # whether a query may not attend to later keys
 
 
 @dataclass(frozen=True)
@@ -33,26 +48,53 @@ class AttentionMap:
     rows: list[str]
     columns: list[str]
     weights: list[list[float]]  # (Q, K), each row sums to one
+    mask: list[list[bool]] | None = None  # (Q, K), True: may attend; None: all may
+
+    def __repr__(self) -> str:
+        return f"AttentionMap({self.title!r}, {len(self.rows)} × {len(self.columns)} tokens)"
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
+
+    def _repr_png_(self) -> bytes:
+        return draw(self, "png").content
+
+    def allows(self, row: int, column: int) -> bool:
+        """Whether this query may attend to this key."""
+        return self.mask is None or self.mask[row][column]
 
     def to_json(self) -> str:
         """The map as JSON."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
+    def save(self, file: str | Path) -> Path:
+        """Draw it as .png, .svg or .pdf, or write .json; returns the path."""
+        return save_map(self, file, draw)
 
-def map_attention(predictor: TextPredictor, text: str, *, beam: int | None = None, layer: int | None = None,
-                  head: int | None = None) -> AttentionMap:  # fmt: skip
-    """Map the cross-attention of a translation, or the self-attention of a model that encodes one text.
 
-    `layer` and `head` count from 1; without them the map is the mean over all layers or heads.
+def map_attention(predictor: TextPredictor, text: str, *, which: Which | None = None, beam: int | None = None,
+                  layer: int | None = None, head: int | None = None) -> AttentionMap:  # fmt: skip
+    """Map the attention of a translator, or the self-attention of a model that encodes one text.
+
+    Of a translator, `which` is "cross" (the default), or the self-attention of the "encoder" or of the "decoder", which reads the
+    answer.  `layer` and `head` count from 1; without them the map is the mean over all layers or heads.
     """
-    kind, weights, rows, columns = _record(predictor, text, beam)
+    check_which(which)
+    kind, weights, rows, columns, causal = _record(predictor, text, beam, which)
     depth, heads = weights.shape[:2]
     require_index("layer", layer, depth)
     require_index("head", head, heads)
     of_layer = f", layer {layer}" if layer else f", mean of {depth} layers" if depth > 1 else ""
     of_head = f", head {head}" if head else f", mean of {heads} heads" if heads > 1 else ""
     weights = weights[slice(layer and layer - 1, layer), slice(head and head - 1, head)].mean((0, 1))  # (Q, K)
-    return AttentionMap(f"{kind}{of_layer}{of_head}", rows, columns, weights[: len(rows)].tolist())
+    mask = causal_mask(len(rows), len(columns)).tolist() if causal else None
+    return AttentionMap(f"{kind}{of_layer}{of_head}", rows, columns, weights[: len(rows)].tolist(), mask)
+
+
+def check_which(which: str | None) -> None:
+    """Refuse a name that is none of the three attentions."""
+    if which is not None and which not in get_args(Which):
+        raise ValueError(f"which {which!r}; use {', '.join(get_args(Which)[:-1])} or {get_args(Which)[-1]}")
 
 
 def require_index(name: str, index: int | None, count: int, owner: str = "this model") -> None:
@@ -62,7 +104,7 @@ def require_index(name: str, index: int | None, count: int, owner: str = "this m
 
 
 @singledispatch
-def _record(predictor: TextPredictor, text: str, beam: int | None) -> Recorded:
+def _record(predictor: TextPredictor, text: str, beam: int | None, which: Which | None) -> Recorded:
     """Run a predictor on a text and collect its attention."""
     raise ValueError(f"no attention of a {type(predictor).__name__} can be shown; use regard {' or '.join(predictor.VERBS)}")
 
@@ -84,13 +126,27 @@ def cross_attention(translator: Translator, source: list[int], target: list[int]
 @torch.inference_mode()
 def record_cross_attention(model: nn.Module, source: Tensor, target: Tensor) -> dict[str, Tensor]:
     """The cross-attention weights of each layer for one source and one target: (H, Q, K) by module name."""
-    names = [name for name in attention_modules(model) if is_cross(name)]
-    if not names:
-        return {}
     with watch(model) as recorded:
         model(source, target)
     # A Transformer attends with all tokens in one call, a recurrent decoder with one token a call.
-    return {name: torch.cat(recorded[name], -2)[0] for name in names}
+    return {name: torch.cat(calls, -2)[0] for name, calls in recorded.items() if is_cross(name) and calls}
+
+
+@torch.inference_mode()
+def self_attention(translator: Translator, source: list[int], target: list[int], side: Literal["encoder", "decoder"]) -> Tensor:
+    """The self-attention weights of one side of a translator while it reads a given target: (depth, H, Q, K).
+
+    Queries and keys are the source tokens with the end token, or the start token with the target tokens.
+    """
+    special, device = translator.tokenizer.special, next(translator.model.parameters()).device
+    with watch(translator.model) as recorded:
+        translator.model(pad([source], special).to(device), torch.tensor([[special.bos, *target]], device=device))
+    found = [calls[0][0] for name, calls in recorded.items() if name.startswith(f"{side}.") and not is_cross(name) and calls]
+    if not found:
+        other = "use --which cross, or" if any(map(is_cross, recorded)) else "use"
+        raise ValueError(f"the {side} of a {translator.run.family} is recurrent and has no self-attention; {other} a model such "
+                         f"as transformer or t5")  # fmt: skip
+    return torch.stack(found)
 
 
 def is_cross(name: str) -> bool:
@@ -100,36 +156,52 @@ def is_cross(name: str) -> bool:
 
 
 @_record.register
-def _record_cross_attention(translator: Translator, text: str, beam: int | None) -> Recorded:
-    """A row is an output token; its weights are those of the step that predicted it, whose query is the token before."""
+def _record_translation(translator: Translator, text: str, beam: int | None, which: Which | None) -> Recorded:
+    """A row of cross-attention is an output token; its weights are those of the step that predicted it.
+
+    A row of self-attention is the token that is read.
+    """
     tokenizer, special = translator.tokenizer, translator.tokenizer.special
     [source] = _require_tokens(translator.encode([text]))
+    columns = tokenizer.display([*source, special.eos])
+    if which == "encoder":
+        if beam is not None:
+            raise ValueError(f"beam {beam} is for the answer; the encoder's attention needs no search, leave it out")
+        return Recorded("self-attention of the encoder", self_attention(translator, source, [], "encoder"), columns, columns)
     [answer] = translator.translate([source], beam=beam)
+    if which == "decoder":
+        read = tokenizer.display([special.bos, *answer.ids])
+        weights = self_attention(translator, source, answer.ids, "decoder")
+        return Recorded("masked self-attention of the decoder", weights, read, read, causal=True)
     cross = list(cross_attention(translator, source, answer.ids).values())
     ended = len(answer.ids) < translator.max_answer(len(source))  # else the length limit cut it before its end token
     rows = tokenizer.display([*answer.ids, special.eos] if ended else answer.ids)
-    return "cross-attention", torch.stack(cross), rows, tokenizer.display([*source, special.eos])
+    return Recorded("cross-attention", torch.stack(cross), rows, columns)
 
 
 @_record.register
-def _causal_attention(generator: TextGenerator, text: str, beam: int | None) -> Recorded:
+def _causal_attention(generator: TextGenerator, text: str, beam: int | None, which: Which | None) -> Recorded:
     [ids] = _require_tokens(generator.tokenizer.encode([text]))
-    return _record_self_attention(generator, ids, beam)
+    return _record_self_attention(generator, ids, beam, which)._replace(causal=True)
 
 
 @_record.register(MaskedLM)
 @_record.register(TextClassifier)
 @_record.register(TextEmbedder)
-def _encoder_attention(predictor: MaskedLM | TextClassifier | TextEmbedder, text: str, beam: int | None) -> Recorded:
+def _encoder_attention(predictor: MaskedLM | TextClassifier | TextEmbedder, text: str, beam: int | None,
+                       which: Which | None) -> Recorded:  # fmt: skip
     special = predictor.tokenizer.special
     [ids] = _require_tokens(predictor.tokenizer.encode([text], parse_special=True))  # [MASK] may be among them
-    return _record_self_attention(predictor, [special.bos, *ids, special.eos], beam)
+    return _record_self_attention(predictor, [special.bos, *ids, special.eos], beam, which)
 
 
-def _record_self_attention(predictor: TextPredictor, ids: list[int], beam: int | None) -> Recorded:
+def _record_self_attention(predictor: TextPredictor, ids: list[int], beam: int | None, which: Which | None) -> Recorded:
     """Rows and columns are the tokens of the text."""
     if beam is not None:
         raise ValueError(f"beam {beam} is for translations; the attention of a {predictor.run.family} needs no search")
+    if which is not None:
+        raise ValueError(f"--which {which} is for translators; a {predictor.run.family} has one stack of self-attention: "
+                         f"leave it out")  # fmt: skip
     tokenizer, model = predictor.tokenizer, predictor.model
     context = int(model.max_len)  # type: ignore[arg-type]
     if len(ids) > context:
@@ -137,7 +209,7 @@ def _record_self_attention(predictor: TextPredictor, ids: list[int], beam: int |
     with watch(model) as recorded, torch.inference_mode():
         model(torch.tensor([ids], device=next(model.parameters()).device))
     tokens = tokenizer.display(ids)
-    return "self-attention", torch.stack([calls[0][0] for calls in recorded.values()]), tokens, tokens
+    return Recorded("self-attention", torch.stack([calls[0][0] for calls in recorded.values() if calls]), tokens, tokens)
 
 
 def _require_tokens(encoded: list[list[int]]) -> list[list[int]]:

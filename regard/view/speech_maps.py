@@ -21,18 +21,18 @@ from regard.data.audio.batches import to_model_input
 from regard.data.audio.features import front_end, log_mel, slaney_edges
 from regard.data.audio.io import audio_seconds, read_audio
 from regard.data.audio.pieces import Piece
-from regard.data.files import write_atomic
 from regard.layers.tap import attention_modules, watch
 from regard.tasks.speech import SILENCE, Recognized, Samples, TimedWord, Transcriber, to_samples
 from regard.view.caption_maps import words_of_caption
-from regard.view.draw import check_file, new_figure, palette, readable, save_figure
+from regard.view.draw import Drawing, figure_bytes, new_figure, readable, save_map, write_map
 from regard.view.maps import is_cross, require_index
+from regard.view.scale import LESS_TO_MORE, add_ratio_bar, describe, levels, palette
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FrameAttention", "Posteriors", "Spectrogram", "SpeechMap", "map_speech", "to_file"]
+__all__ = ["FrameAttention", "Posteriors", "Spectrogram", "SpeechMap", "draw", "map_speech", "to_file"]
 
 MAX_SECONDS = 30.0  # attention maps of longer sound are unreadable
 MAX_TOKENS = 64  # rows of cross-attention; of a longer transcript they are its words
@@ -49,7 +49,7 @@ HIGH, ROW, SQUARE = (
     0.45,
 )  # inches: spectrogram, a row with its label; height of self-attention, as a fraction of its width
 LETTER, LINE = 0.085, 0.15  # inches of a letter of a word, and of a line of them
-FULL_SCALE = 4  # the colours of attention end at this multiple of uniform attention or above
+TIMES = 32  # attention is drawn from 1/32 to 32 times uniform: among hundreds of frames it is sharper than over an image
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,19 @@ class SpeechMap:
     posteriors: Posteriors | None  # None if the model was trained without CTC
     attention: FrameAttention
 
+    def __repr__(self) -> str:
+        return f"SpeechMap({self.title!r}, {self.transcript!r}, {self.seconds:.1f} seconds)"
+
+    def _repr_png_(self) -> bytes:
+        return draw(self, "png").content
+
     def to_json(self) -> str:
         """The map as JSON."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+
+    def save(self, file: str | Path) -> Path:
+        """Draw it as .png, .svg or .pdf, or write .json; returns the path."""
+        return save_map(self, file, draw)
 
 
 def map_speech(transcriber: Transcriber, sound: str | Path | Samples, *, beam: int | None = None, layer: int | None = None,
@@ -212,10 +222,11 @@ def _attention(
 
 def to_file(speech: SpeechMap, file: Path) -> list[str]:
     """Draw the panels one below the other as PNG, SVG or PDF, or write JSON, by the file's suffix; returns notes for the user."""
-    check_file(file)
-    if file.suffix.lower() == ".json":
-        write_atomic(file, speech.to_json().encode() + b"\n")
-        return []
+    return write_map(speech, file, draw)
+
+
+def draw(speech: SpeechMap, kind: str) -> Drawing:
+    """Words, spectrogram, posteriors in percent, and attention relative to uniform attention over the frames."""
     width = min(WIDEST, max(NARROWEST, WIDTH + PER_SECOND * speech.seconds))
     inner, cross = width - WIDTH, bool(speech.attention.rows)
     strip, sideways = _word_strip(speech, inner)
@@ -224,7 +235,8 @@ def to_file(speech: SpeechMap, file: Path) -> list[str]:
     rows = min(MAX_ROWS, len(speech.attention.rows))
     attention = max(1.0, ROW * rows) if cross else SQUARE * inner if self_attention else 0.0
     heights = [high for high in (strip, HIGH, ROW * tokens, attention) if high]
-    with new_figure(width, 0.5 + sum(heights) + 0.33 * len(heights)) as figure:
+    texts = [speech.title, speech.transcript, *speech.attention.rows, *(speech.posteriors.tokens if speech.posteriors else ())]
+    with new_figure(width, 0.5 + sum(heights) + 0.33 * len(heights), texts) as figure:
         figure.suptitle(f"{speech.title}: {speech.transcript or '(nothing)'}", fontsize=10, parse_math=False, wrap=True)
         places = iter(figure.add_gridspec(len(heights), 2, height_ratios=heights, width_ratios=[inner, 0.13]))
         panels = list["Axes"]()
@@ -241,32 +253,40 @@ def to_file(speech: SpeechMap, file: Path) -> list[str]:
             panels.append(figure.add_subplot(next(places)))
             grid, names = speech.posteriors.probabilities, speech.posteriors.tokens
             kept = [*range(tokens - 2), -2, -1]  # others and blank are last
-            _draw_frames(figure, panels[-1], figure.add_subplot(next(places)), speech, [grid[n] for n in kept], 1.0)
+            drawn = _draw_frames(panels[-1], speech, [grid[n] for n in kept], palette(), (0, 1))
+            _scale(figure, drawn, figure.add_subplot(next(places)), "", lambda weight, _: f"{round(100 * weight, 2):g}%")
             _name_rows(panels[-1], [names[n] for n in kept])
             panels[-1].set_ylabel("CTC posteriors", fontsize=9)
 
         if attention:
             panels.append(figure.add_subplot(next(places)))
             weights = speech.attention.weights[:rows] if cross else speech.attention.weights
-            top = min(1.0, max(FULL_SCALE / len(speech.times), float(np.quantile(weights, 0.999))))
-            _draw_frames(figure, panels[-1], figure.add_subplot(next(places)), speech, weights, top, not cross)
+            ratios, ends = np.asarray(weights) * len(speech.times), math.log2(TIMES)
+            drawn = _draw_frames(panels[-1], speech, levels(ratios, TIMES), palette(LESS_TO_MORE), (-ends, ends), not cross)
+            add_ratio_bar(figure, drawn, figure.add_subplot(next(places)), TIMES)
             if cross:
                 _name_rows(panels[-1], speech.attention.rows[:rows])
             else:
                 panels[-1].set_ylabel("query, seconds", fontsize=9)
-            panels[-1].set_title(speech.attention.title, fontsize=9, color="#666666", pad=4)
+            title = f"{speech.attention.title}: {_preference(weights)}"
+            panels[-1].set_title(title, fontsize=9, color="#666666", pad=4)
 
         for panel in panels:
             panel.set_xlim(0, max(speech.seconds, *speech.times))
             panel.tick_params(labelsize=8, labelbottom=panel is panels[-1])
             for word in speech.words[1:] if panel is not panels[0] else []:
-                panel.axvline(word.start, color="white", linewidth=0.5, alpha=0.6)
+                panel.axvline(word.start, color="#808080", linewidth=0.5)
         panels[-1].set_xlabel("seconds" if cross or not attention else "key, seconds", fontsize=9)
-        notes = save_figure(figure, file)
+        content, notes = figure_bytes(figure, kind, texts)
     most = max(len(speech.attention.rows), 0 if speech.posteriors is None else len(speech.posteriors.tokens))
     if most > MAX_ROWS:
         notes.append(f"{MAX_ROWS} of {most} rows are drawn; a .json file holds all")
-    return notes
+    return Drawing(content, notes)
+
+
+def _preference(weights: Sequence[Sequence[float]]) -> str:
+    """How much the rows prefer some frames: that of the row in the middle, if rows are sorted by it."""
+    return describe(sorted(weights, key=max)[len(weights) // 2])
 
 
 def _word_strip(speech: SpeechMap, inner: float) -> tuple[float, bool]:
@@ -315,15 +335,14 @@ def _channel(hz: float, frequencies: Sequence[float]) -> float:
     return below + (hz - frequencies[below]) / (frequencies[below + 1] - frequencies[below])
 
 
-def _draw_frames(figure: "Figure", axes: "Axes", bar: "Axes", speech: SpeechMap, grid: list[list[float]], top: float,
-                 over_frames: bool = False) -> None:  # fmt: skip
+def _draw_frames(axes: "Axes", speech: SpeechMap, grid: Any, colours: Any, ends: tuple[float, float],
+                 over_frames: bool = False) -> Any:  # fmt: skip
     """Rows over the encoded frames; if the rows are frames too, both axes are in seconds."""
     step = _step(speech.times)
     left, right = speech.times[0] - step / 2, speech.times[-1] + step / 2
     rows = (right, left) if over_frames else (len(grid) - 0.5, -0.5)
-    drawn = axes.imshow(grid, cmap=palette(), vmin=0, vmax=top, aspect="auto", interpolation="nearest",
-                        extent=(left, right, *rows))  # fmt: skip
-    _scale(figure, drawn, bar, "", lambda weight, _: f"{round(100 * weight, 2):g}%")
+    return axes.imshow(grid, cmap=colours, vmin=ends[0], vmax=ends[1], aspect="auto", interpolation="nearest",
+                       extent=(left, right, *rows))  # fmt: skip
 
 
 def _step(times: Sequence[float]) -> float:

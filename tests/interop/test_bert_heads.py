@@ -82,8 +82,8 @@ def test_a_classifier_without_a_pooler_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("keys", "message"), [
     ({"num_labels": 1}, r"has one output \(a score, .*\); regard's model needs two or more classes: use"),
-    ({"problem_type": "multi_label_classification"}, r"problem_type = 'multi_label_classification'; .* one class, 'single"),
-    ({"problem_type": "regression", "num_labels": 3}, r"config\.json has problem_type = 'regression'; .*: use a checkp"),
+    ({"problem_type": "multi_label_classification"}, r"problem_type = 'multi_label_classification'; regard's model has 'single"),
+    ({"problem_type": "regression", "num_labels": 3}, r"config\.json has problem_type = 'regression'; .*: use another ch"),
 ], ids=str)  # fmt: skip
 def test_regression_and_multi_label_classification_are_refused(keys, message, tmp_path):
     assert_run_refused(bert_with_tokenizer(tmp_path / "theirs", "BertForSequenceClassification", **keys), message)

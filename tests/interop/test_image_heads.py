@@ -101,12 +101,9 @@ def test_an_incomplete_classifier_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("keys", "message"), [
-    ({"layer_norm_eps": 1e-6}, r"config\.json has layer_norm_eps = 1e-06; regard's model has 1e-12$"),
-    ({"hidden_act": "relu"}, r"config\.json has hidden_act = 'relu'; regard's model has 'gelu'$"),
-    ({"qkv_bias": False}, r"config\.json has qkv_bias = False; regard's model has True$"),
-    ({"intermediate_size": 40}, r"has intermediate_size = 40; regard needs a multiple of hidden_size$"),
+    ({"hidden_act": "tanh"}, r"config\.json has hidden_act = 'tanh'; regard's model has 'relu', 'gelu'"),
     ({"intermediate_size": None}, r"has intermediate_size = None; "),
-    ({"image_size": [28, 35]}, r"config\.json has image_size = \[28, 35\]; wanted a number$"),
+    ({"image_size": [28, 35]}, r"config\.json has image_size = \[28, 35\]; regard's model reads squares: "),
     ({"image_size": 30}, r"patch 7 does not tile an image of 30 pixels"),
     ({"image_size": 35}, r"position_embeddings is \(1, 17, 16\); its config\.json makes it \(1, 26, 16\)$"),
     ({"num_attention_heads": 3}, r"width 16 does not split into 3 heads"),
@@ -116,7 +113,7 @@ def test_an_incomplete_classifier_is_refused(tmp_path):
     ({"id2label": {}, "num_labels": 3}, r"classes is 0; use 1 or more$"),
     ({"problem_type": "multi_label_classification"}, r"has problem_type = 'multi_label_classification'; "),
     ({"id2label": {"0": "a", "1": "b\nc", "2": "d"}}, r"has id2label 1 = 'b\\nc'; wanted a name on one line"),
-    ({"model_type": "deit"}, r"model_type = 'deit'.*; regard reads gpt2, bert, t5, marian, vit, swin, swinv2"),
+    ({"model_type": "deit"}, r"model_type = 'deit'.*; regard reads gpt2, bert, t5, marian, pegasus, vit, swin, swinv2"),
 ], ids=str)  # fmt: skip
 def test_an_unsupported_vit_is_refused_with_the_difference(keys, message, tmp_path):
     theirs = vit_checkpoint(tmp_path / "theirs")

@@ -125,9 +125,9 @@ def test_generate_gives_the_same_output(kind, tmp_path):
     assert all(best.tokens for [best] in ours)
 
 
-@pytest.mark.parametrize(("key", "value"), [("norm", "pre"), ("positions", "learned"), ("tied", False)])
-def test_exporting_a_transformer_unlike_marian_names_the_key(key, value, tmp_path, monkeypatch):
-    config = TransformerConfig(**TINY, **{**MARIAN, key: value})
+@pytest.mark.parametrize(("key", "value"), [("positions", "learned"), ("tied", False), ("target_vocab", 50)])
+def test_exporting_a_transformer_unlike_pegasus_names_the_key(key, value, tmp_path, monkeypatch):
+    config = TransformerConfig(**TINY, **{**MARIAN, "norm": "pre", key: value})
     monkeypatch.setitem(OURS, "other", ("transformer", config, "translation", "bpe"))
     run = make_run(tmp_path / "run", "other")
     with pytest.raises(ValueError, match=rf"^this transformer has {key} = {value!r}; .*train it with model\.{key}=\w+$"):

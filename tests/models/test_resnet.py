@@ -103,7 +103,7 @@ def test_a_model_that_hugging_face_lacks_is_not_exported(changes):
 
 def test_a_checkpoint_with_the_stride_in_the_first_convolution_is_refused():
     with pytest.raises(ValueError, match="downsample_in_bottleneck = True; regard's model has False"):
-        FAMILY.parse_config(HFCheckpoint({"downsample_in_bottleneck": True}, {}))
+        HFCheckpoint({"downsample_in_bottleneck": True}, {}).check(FAMILY.keys)
 
 
 # Attention

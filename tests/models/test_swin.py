@@ -180,7 +180,7 @@ def test_hugging_face_loads_an_exported_model(known, tmp_path, version):
         ("hidden_act", "relu", "config.json has hidden_act = 'relu'; regard's model has 'gelu'"),
         ("mlp_ratio", 2.5, "config.json has mlp_ratio = 2.5; regard's model has a whole number"),
         ("num_heads", [3, 4], "width 8 does not split into 3 heads"),
-        ("image_size", [32, 32], "config.json has image_size = [32, 32]; wanted a number"),
+        ("image_size", [32, 36], "config.json has image_size = [32, 36]; regard's model reads squares"),
         ("depths", None, "config.json.depths: Input should be a valid list"),
     ],
 )

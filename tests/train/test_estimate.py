@@ -10,11 +10,12 @@ from rich.console import Console
 from small import SMALL
 
 from regard.config import TrainConfig
+from regard.data.units import duration, size
 from regard.models import FAMILIES
 from regard.run_folder import RunFolder
 from regard.tasks import read_run
 from regard.train import estimate, log
-from regard.train.estimate import StepTimer, checkpoint_bytes, duration, memory_bytes, size
+from regard.train.estimate import StepTimer, checkpoint_bytes, memory_bytes
 from regard.train.loop import fit
 
 

@@ -15,22 +15,18 @@ from regard.data.text.tokenizer import KINDS, train_tokenizer
 from regard.layers.tap import tap_of, watch
 from regard.view import caption_maps
 from regard.view.caption_maps import (
-    CAPTION_LINE,
-    GAP,
-    HEADER,
-    PANEL,
     CaptionMap,
     attention_inside,
     caption_weights,
     map_caption,
-    scale_top,
     to_file,
     to_terminal,
     upsample,
     words_of_caption,
 )
-from regard.view.draw import STOPS
 from regard.view.image_maps import Panel
+from regard.view.panels import CONTRAST, GAP, HEADER, OPACITY, PALE, PANEL, TITLE
+from regard.view.scale import ratio_colour
 
 BOTH = pytest.mark.parametrize("family", ["captioner", "caption-transformer"])
 
@@ -92,8 +88,14 @@ def test_a_uniform_model_has_uniform_maps_and_a_uniform_overlay(tmp_path):
     to_file(grey, tmp_path / "uniform.png")
     panel = first_word(tmp_path / "uniform.png")[3:-3, 3:-3]
     assert (panel.max((0, 1)) - panel.min((0, 1)) <= 1).all()
-    mixed = [0.62 * c + 0.38 * (64 + 0.6 * 100) for c in STOPS[1]]  # a quarter of the way up the colours
+    mixed = [OPACITY * c + (1 - OPACITY) * (PALE + CONTRAST * 100) for c in ratio_colour(1.0)]
     assert panel.mean((0, 1)) == pytest.approx(mixed, abs=4)
+    to_file(grey, tmp_path / "uniform.svg")
+    assert "no preference" in (tmp_path / "uniform.svg").read_text()
+    console = Console(width=80, no_color=True)
+    with console.capture() as captured:
+        console.print(to_terminal(attention, 80))
+    assert "no preference" in captured.get()
 
 
 def test_the_last_layer_and_the_mean_of_heads_are_the_default_and_others_can_be_chosen():
@@ -176,10 +178,27 @@ def test_an_empty_caption_is_drawn_as_the_plain_image(tmp_path):
     assert empty.words == []
     assert to_file(empty, tmp_path / "empty.png") == []
     with Image.open(tmp_path / "empty.png") as drawn:
-        assert drawn.width > 500
+        assert drawn.width > 400
 
 
-def test_the_image_shown_is_the_models_input():
+def test_the_picture_is_the_users_own_and_the_region_what_the_model_read():
+    attention = map_caption(captioner(), random_image(50)[:40])
+    assert (attention.picture == random_image(50)[:40]).all()
+    top, left, bottom, right = attention.region
+    assert (bottom - top) * 40 == pytest.approx((right - left) * 50, abs=1)
+    assert 0 < top < bottom < 1
+    assert map_caption(captioner(), Image.fromarray(random_image(50)[:40])) == attention
+
+
+def test_a_map_is_saved_shown_in_a_notebook_and_its_repr_is_short(tmp_path):
+    attention = map_caption(captioner(), random_image())
+    assert attention.save(tmp_path / "map.png").stat().st_size > 1000
+    assert attention._repr_png_().startswith(b"\x89PNG")
+    assert repr(attention).startswith("CaptionMap('tiny: attention for each word', ")
+    assert len(repr(attention)) < 120
+
+
+def test_the_map_holds_the_models_input():
     predictor, image = captioner(), random_image(50)
     shown = torch.tensor(map_caption(predictor, image).image)
     torch.testing.assert_close(shown.permute(2, 0, 1)[None] / 127.5 - 1, predictor.to_input(image))
@@ -205,20 +224,22 @@ def first_word(file: Path) -> np.ndarray:
     """The pixels of the second panel of a drawing whose caption has one line."""
     with Image.open(file) as drawn:
         pixels = np.asarray(drawn.convert("RGB")).astype(int)
-    top, left, side = (round(160 * inches) for inches in (HEADER + CAPTION_LINE, 2 * GAP + PANEL, PANEL))
+    top, left, side = (round(160 * inches) for inches in (HEADER + TITLE, 2 * GAP + PANEL, PANEL))
     return pixels[top : top + side, left : left + side]
 
 
 @pytest.mark.parametrize("side", [32, 224])
-def test_the_place_looked_at_is_light_and_the_others_are_dark(tmp_path, side):
+def test_the_place_looked_at_is_orange_and_the_others_are_blue(tmp_path, side):
     to_file(map_with(1, side), tmp_path / "map.png")
     square = first_word(tmp_path / "map.png")
     assert tuple(square[3, 3]) != (255, 255, 255)  # it is the image, without a margin
     assert tuple(square[-3, -3]) != (255, 255, 255)
-    light = np.array([[square[square.shape[0] * (2 * y + 1) // 16, square.shape[1] * (2 * x + 1) // 16].sum() for x in range(8)]
-                      for y in range(8)])  # fmt: skip
-    assert np.unravel_index(light.argmax(), light.shape) == (2, 5)
-    assert light[2, 5] > 1.5 * light[6, 1]
+    middles = np.array([[square[square.shape[0] * (2 * y + 1) // 16, square.shape[1] * (2 * x + 1) // 16] for x in range(8)]
+                        for y in range(8)])  # fmt: skip
+    warmth = middles[..., 0] - middles[..., 2]
+    assert np.unravel_index(warmth.argmax(), warmth.shape) == (2, 5)
+    assert warmth[2, 5] > 50
+    assert warmth[6, 1] < -30
 
 
 def test_smooth_weights_are_those_of_the_cells_at_their_centres():
@@ -247,13 +268,14 @@ def test_shifted_cells_count_where_they_are():
     assert attention_inside(weights, Box(40, 32, 48, 40), 64, shift=0.5) == pytest.approx(0.25)
 
 
-def test_all_words_share_one_scale_that_ends_at_the_largest_weight():
-    flat, peak = [[0.25, 0.25], [0.25, 0.25]], [[0.7, 0.1], [0.1, 0.1]]
-    sparse = [[0.0] * 10 for _ in range(10)]
-    sparse[0][0] = sparse[9][9] = 0.5
-    assert scale_top(CaptionMap("t", "", [], [Panel("a", flat), Panel("b", peak)])) == 1.0
-    assert scale_top(CaptionMap("t", "", [], [Panel("a", sparse)])) == 0.5
-    assert scale_top(CaptionMap("t", "", [], [Panel("a", [[0.01] * 10] * 10)])) == pytest.approx(0.04)
+def test_all_words_of_all_captions_have_one_scale(tmp_path):
+    faint = [[1 / 64 + (0.002 if (y, x) == (2, 5) else -0.002 / 63) for x in range(8)] for y in range(8)]
+    spread = []
+    for words in ([Panel("a", faint)], [Panel("a", faint), map_with(1).words[0]]):
+        to_file(CaptionMap("t", "a", map_with(1).image, words), tmp_path / "map.png")
+        spread.append(first_word(tmp_path / "map.png")[3:-3, 3:-3].std((0, 1)).max())
+    assert max(spread) < 3  # a faint preference stays faint, alone and beside a strong one
+    assert spread[0] == pytest.approx(spread[1], abs=0.5)
 
 
 def test_a_long_caption_makes_a_larger_drawing_up_to_a_limit_that_is_noted(tmp_path, monkeypatch):

@@ -16,11 +16,13 @@ from regard.data.image.config import ImageData
 from regard.layers.tap import tap_of, watch
 from regard.models import FAMILIES, saved_tensors
 from regard.models.image_gpt import ImageGPT, ImageGPTConfig
+from regard.models.swin import plan_windows
 from regard.run_folder import RunFolder
 from regard.tasks.image_classification import ImageClassifier
 from regard.tasks.image_generation import ImageGenerator
-from regard.view.draw import STOPS
 from regard.view.image_maps import MAX_HEADS, ImageMap, Panel, map_image_attention, rollout, to_file
+from regard.view.panels import CONTRAST, GAP, HEADER, OPACITY, PALE, PANEL, TITLE
+from regard.view.scale import describe, ratio_colour
 
 LABELS = ("a $5 bag", "boot", "coat")
 VIT = {"image": 12, "patch": 4, "channels": 1, "dim": 12, "depth": 3, "heads": 3, "classes": 3}
@@ -165,7 +167,7 @@ def test_a_layer_or_head_out_of_range_is_refused(which, message):
 
 
 @pytest.mark.parametrize(("side", "channels"), [(12, 1), (12, 3), (33, 1), (64, 3)])
-def test_the_image_shown_is_the_models_input(side, channels):
+def test_the_map_holds_the_models_input(side, channels):
     predictor, image = classifier("vit", **{**VIT, "channels": channels}), random_image(side, channels)
     attention = map_image_attention(predictor, image)
     assert np.shape(attention.image) == (12, 12, channels)
@@ -196,29 +198,190 @@ def test_mapping_attention_leaves_the_model_unchanged():
 
 # -- drawings
 
+FLAT, PEAK = [[1 / 16] * 4] * 4, [[float((y, x) == (1, 2)) for x in range(4)] for y in range(4)]
 
-def map_with(heads: int, side: int = 28) -> ImageMap:
-    one_hot = [[float((y, x) == (1, 2)) for x in range(4)] for y in range(4)]
-    panels = [Panel("rollout to layer 2", one_hot), *(Panel(f"head {n}", one_hot) for n in range(1, heads + 1))]
+
+def map_with(heads: int, side: int = 28, weights=PEAK) -> ImageMap:
+    panels = [Panel("rollout to layer 2", weights), *(Panel(f"head {n}", weights) for n in range(1, heads + 1))]
     return ImageMap("t", "a $5 bag", 0.5, np.full((side, side, 1), 100).tolist(), panels)
 
 
-@pytest.mark.parametrize("side", [28, 224])
-def test_the_attended_position_is_light_and_the_others_are_dark(tmp_path, side):
-    to_file(map_with(1, side), tmp_path / "map.png")
-    with Image.open(tmp_path / "map.png") as drawn:
-        assert drawn.format == "PNG"
+def panel_pixels(attention: ImageMap, file: Path, index: int = 1) -> np.ndarray:
+    """The pixels of one of the square panels of a drawing in one row; the picture is panel 0."""
+    to_file(attention, file)
+    with Image.open(file) as drawn:
         pixels = np.asarray(drawn.convert("RGB")).astype(int)
-    third = pixels[:, 2 * pixels.shape[1] // 3 :]  # the head's
-    rows, columns = np.nonzero((third != 255).any(-1) & (abs(third - third[..., :1]).max(-1) > 10))
-    square = third[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]  # the drawing without its title
-    cells = [[square[square.shape[0] * (2 * y + 1) // 8, square.shape[1] * (2 * x + 1) // 8].sum() for x in range(4)]
-             for y in range(4)]  # fmt: skip
-    light = np.array(cells)
-    assert np.unravel_index(light.argmax(), light.shape) == (1, 2)
-    assert light[1, 2] > 1.5 * light[3, 0]
-    mixed = [0.62 * c + 0.38 * (64 + 0.6 * 100) for c in STOPS[0]]
-    assert square[-3, 3] == pytest.approx(mixed, abs=12)
+    top, left, side = (round(160 * inches) for inches in (HEADER + TITLE, GAP + (PANEL + GAP) * index, PANEL))
+    return pixels[top + 3 : top + side - 3, left + 3 : left + side - 3]
+
+
+def on_paper(colour, grey: int = 100) -> list[float]:
+    return [OPACITY * c + (1 - OPACITY) * (PALE + CONTRAST * grey) for c in colour]
+
+
+@pytest.mark.parametrize("side", [28, 224])
+def test_a_place_has_the_colour_of_its_multiple_of_uniform_attention(tmp_path, side):
+    weights = [[0.0, 1 / 64, 1 / 32, 1 / 16], [1 / 8, 1 / 4, 0.0, 1 / 16], *[[(1 - 1 / 64 - 1 / 32 - 1 / 2) / 8] * 4] * 2]
+    square = panel_pixels(map_with(1, side, weights), tmp_path / "map.png", 2)
+    for y, row in enumerate(weights):
+        for x, weight in enumerate(row):
+            got = square[square.shape[0] * (2 * y + 1) // 8, square.shape[1] * (2 * x + 1) // 8]
+            assert got == pytest.approx(on_paper(ratio_colour(weight * 16)), abs=4)
+
+
+def test_all_panels_and_all_drawings_have_one_scale(tmp_path):
+    faint = [[1 / 16 + (0.005 if (y, x) == (1, 2) else -0.005 / 15) for x in range(4)] for y in range(4)]
+    flat, nearly, peak = (panel_pixels(map_with(1, weights=w), tmp_path / "m.png") for w in (FLAT, faint, PEAK))
+    assert flat.std((0, 1)).max() < 1
+    assert nearly.std((0, 1)).max() < 3  # a faint preference stays faint
+    assert peak.std((0, 1)).max() > 20
+
+
+def test_uniform_attention_is_called_no_preference_and_a_peak_is_not(tmp_path):
+    to_file(map_with(1, weights=FLAT), tmp_path / "flat.svg")
+    to_file(map_with(1, weights=PEAK), tmp_path / "peak.svg")
+    assert (tmp_path / "flat.svg").read_text().count(">no preference<") == 2
+    assert "no preference" not in (tmp_path / "peak.svg").read_text()
+    assert "up to 16× uniform" in (tmp_path / "peak.svg").read_text()
+    assert all(f">{tick}<" in (tmp_path / "flat.svg").read_text() for tick in ("× uniform", "≤ 1/8", "1", "≥ 8"))
+
+
+@pytest.mark.parametrize(("family", "sizes"), [("vit", VIT), ("swin", SWIN), ("resnet", RESNET), ("mvit", MVIT)])
+def test_a_random_model_has_no_preference_and_its_panels_are_flat(tmp_path, family, sizes):
+    predictor = classifier(family, **sizes)
+    for p in predictor.model.parameters():
+        nn.init.normal_(p, std=0.02)  # as BERT and ViT are initialised
+    attention = map_image_attention(predictor, np.full((40, 40, 1), 100, np.uint8))
+    for panel in attention.panels:
+        assert describe(panel.weights) == "no preference"
+    grey = dataclasses.replace(attention, panels=attention.panels[-1:], picture=None, windows=None)
+    assert panel_pixels(grey, tmp_path / "map.png").std((0, 1)).max() < 4
+    to_file(grey, tmp_path / "map.svg")
+    assert ">no preference" in (tmp_path / "map.svg").read_text()
+
+
+def test_a_peaked_model_has_a_preference():
+    predictor = classifier("vit", **VIT)
+    for p in predictor.model.parameters():
+        nn.init.normal_(p, std=1.0)
+    attention = map_image_attention(predictor, random_image(12))
+    assert all(describe(panel.weights).startswith("up to") for panel in attention.panels if panel.title.startswith("head"))
+
+
+def test_attention_on_the_class_token_is_named(tmp_path):
+    panel = Panel("head 1", [[0.1, 0.1], [0.1, 0.1]])
+    to_file(ImageMap("t", "", 0.0, [[[0]]], [panel]), tmp_path / "map.svg")
+    assert "no preference, 60% on the class token" in (tmp_path / "map.svg").read_text()
+
+
+# -- the user's picture
+
+
+@pytest.mark.parametrize("data", [{}, {"fit": "squash"}, {"resize": 20}, {"resize": 12, "resample": "bilinear"}])
+@pytest.mark.parametrize("shape", [(60, 90), (90, 60), (64, 64), (48, 400)])
+def test_the_region_is_the_part_that_the_model_reads(shape, data):
+    rng = np.random.default_rng(0)
+    small = rng.integers(0, 256, (6, 6), dtype=np.uint8)
+    photo = np.array(Image.fromarray(small).resize(shape[::-1], Image.Resampling.BICUBIC))  # smooth, so that scaling loses little
+    predictor = classifier("vit", **VIT)
+    predictor = dataclasses.replace(predictor, run=dataclasses.replace(predictor.run, data=ImageData(**data)))
+    attention = map_image_attention(predictor, photo)
+    top, left, bottom, right = np.array(attention.region) * (*shape, *shape)
+    box = (left, top, right, bottom)
+    seen = Image.fromarray(photo).resize((12, 12), Image.Resampling.BOX, box=tuple(map(float, box)))
+    read = np.array(attention.image)[..., 0]
+    assert abs(np.asarray(seen).astype(int) - read).mean() < 6
+    other = Image.fromarray(photo).resize((12, 12), Image.Resampling.BOX, box=(0, 0, shape[1] / 2, shape[0] / 2))
+    assert abs(np.asarray(other).astype(int) - read).mean() > 12
+
+
+def test_the_picture_is_the_users_own_upright_and_in_colour(tmp_path):
+    photo = Image.new("RGB", (300, 200), (10, 200, 30))
+    photo.paste((200, 0, 0), (0, 0, 150, 200))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn right to see it upright
+    photo.save(tmp_path / "photo.png", exif=exif)
+    attention = map_image_attention(classifier("vit", **VIT), tmp_path / "photo.png")  # a model of grey images of 12 pixels
+    assert attention.picture.shape == (300, 200, 3)
+    assert tuple(attention.picture[10, 100]) == (200, 0, 0)
+    assert tuple(attention.picture[290, 100]) == (10, 200, 30)
+    large = np.zeros((3000, 2000, 1), np.uint8)
+    assert map_image_attention(classifier("vit", **VIT), large).picture.shape == (1024, 683, 3)
+
+
+def test_the_map_lies_on_the_region_that_the_model_saw(tmp_path):
+    picture = np.full((100, 200, 3), 100, np.uint8)
+    attention = dataclasses.replace(map_with(1), panels=[Panel("head 1", PEAK)], picture=picture, region=[0.0, 0.25, 1.0, 0.75])
+    to_file(attention, tmp_path / "map.png")
+    with Image.open(tmp_path / "map.png") as drawn:
+        pixels = np.asarray(drawn.convert("RGB")).astype(int)
+    orange = np.argwhere((pixels[..., 0] - pixels[..., 2] > 90) & (pixels[..., 1] < 120))
+    wide = PANEL * 2**0.5
+    column = 160 * (GAP + wide + GAP + wide * (0.25 + 0.5 * 5 / 8))  # the middle of the third of four columns of the region
+    orange = orange[orange[:, 1] < 160 * (2 * GAP + 2 * wide)]  # without the legend
+    assert orange[:, 1].mean() == pytest.approx(column, abs=8)
+
+
+def test_a_picture_of_any_shape_is_drawn(tmp_path):
+    for rows, columns in ((3, 500), (500, 3), (1, 1), (40, 100)):
+        attention = map_image_attention(classifier("vit", **VIT), np.full((rows, columns, 3), 90, np.uint8))
+        attention.save(tmp_path / "map.png")
+        with Image.open(tmp_path / "map.png") as drawn:
+            assert max(drawn.size) < 4000
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "I;16"])
+def test_pil_images_and_arrays_are_taken(mode):
+    predictor = classifier("vit", **{**VIT, "channels": 3})
+    photo = Image.fromarray(random_image(30, 3)).convert("L" if mode == "I;16" else mode)
+    photo = Image.fromarray(np.asarray(photo).astype(np.uint16) * 257) if mode == "I;16" else photo
+    wanted = {"RGBA": "RGB"}.get(mode)
+    [[same]] = predictor.classify([np.array(photo.convert(wanted or "RGB"))]) if mode != "I;16" else [[None]]
+    [[got]] = predictor.classify([photo])
+    assert same is None or got == same
+    assert np.shape(map_image_attention(predictor, photo).picture) == (30, 30, 3)
+
+
+def test_an_array_of_rows_and_columns_is_a_grey_image():
+    predictor, image = classifier("vit", **VIT), random_image(30)
+    assert predictor.classify([image[..., 0]]) == predictor.classify([image])
+    colour = classifier("vit", **{**VIT, "channels": 3})
+    assert colour.classify([image]) == colour.classify([image.repeat(3, 2)])
+
+
+def test_one_image_instead_of_a_list_is_refused():
+    predictor = classifier("vit", **VIT)
+    for image in (random_image(12), Image.new("L", (12, 12)), "boot.png"):
+        with pytest.raises(ValueError, match="a list of images is wanted, not one"):
+            predictor.classify(image)
+    with pytest.raises(ValueError, match=r"an array of float32, \(12, 12\); wanted bytes"):
+        predictor.classify([np.zeros((12, 12), np.float32)])
+
+
+# -- Swin's windows
+
+
+@pytest.mark.parametrize(("layer", "ends"), [(1, [0.5]), (2, [0.25, 0.75]), (3, []), (4, [])])
+def test_the_windows_of_a_block_end_where_its_plan_cuts_the_grid(layer, ends):
+    attention = map_image_attention(classifier("swin", **SWIN), random_image(16), layer)
+    assert attention.windows == [ends, ends]
+    side, shift = (8, 2 if layer == 2 else 0) if layer < 3 else (4, 0)
+    plan = plan_windows(side, side, 4, shift, torch.device("cpu"))
+    window_of = torch.empty(side * side, dtype=torch.long)
+    window_of[plan.order] = torch.arange(side * side) // 16
+    region = window_of.view(side, side)[0]
+    wanted = [n / side for n in range(1, side) if region[n] != region[n - 1]]
+    assert set(wanted) <= set(ends)
+    assert "shifted by 2" in attention.title if layer == 2 else "shifted" not in attention.title
+
+
+def test_windows_are_drawn_over_each_panel(tmp_path):
+    whole = ImageMap("t", "", 0.0, np.full((8, 8, 1), 100).tolist(), [Panel("head 1", FLAT)])
+    plain, lined = (panel_pixels(m, tmp_path / "m.png") for m in (whole, dataclasses.replace(whole, windows=[[0.5], [0.25]])))
+    dark = np.argwhere(lined.sum(-1) < 200)
+    assert not (plain.sum(-1) < 200).any()
+    assert {round(4 * x / len(lined)) for _, x in dark if (dark[:, 1] == x).sum() > 300} == {1}
+    assert {round(4 * y / len(lined)) for y, _ in dark if (dark[:, 0] == y).sum() > 300} == {2}
 
 
 def test_a_drawing_grows_with_the_heads_up_to_a_limit_that_is_noted(tmp_path):
@@ -227,7 +390,7 @@ def test_a_drawing_grows_with_the_heads_up_to_a_limit_that_is_noted(tmp_path):
     [note] = to_file(map_with(MAX_HEADS + 4), tmp_path / "more.png")
     assert note == "12 of 16 heads are drawn; --head N draws another, a .json file holds all"
     few, most, more = (size_of(tmp_path / f"{name}.png") for name in ("few", "most", "more"))
-    assert few < most == more
+    assert few[0] * few[1] < most[0] * most[1] == more[0] * more[1]
 
 
 def size_of(file: Path) -> tuple[int, int]:
@@ -237,9 +400,15 @@ def size_of(file: Path) -> tuple[int, int]:
 
 def test_a_colour_image_is_drawn_in_colour_first(tmp_path):
     red = ImageMap("t", "red", 1.0, np.full((8, 8, 3), (250, 10, 20)).tolist(), [Panel("head 1", [[0.5, 0.5]])])
-    to_file(red, tmp_path / "map.png")
-    with Image.open(tmp_path / "map.png") as drawn:
-        assert drawn.convert("RGB").getpixel((drawn.width // 4, drawn.height * 3 // 5)) == (250, 10, 20)
+    assert (panel_pixels(red, tmp_path / "map.png", 0) == (250, 10, 20)).all()
+
+
+def test_a_map_is_saved_shown_in_a_notebook_and_its_repr_is_short(tmp_path):
+    attention = map_image_attention(classifier("vit", **VIT), random_image(300))
+    assert attention.save(tmp_path / "map.png") == tmp_path / "map.png"
+    assert attention._repr_png_().startswith(b"\x89PNG")
+    assert repr(attention).startswith("ImageMap('tiny, layer 3 of 3: attention of the class token', ")
+    assert len(repr(attention)) < 120
 
 
 def test_a_json_file_holds_all_heads(tmp_path):
@@ -291,9 +460,24 @@ def test_show_draws_over_an_image_and_prints_the_file(regard, run, tmp_path):
     assert [panel["title"] for panel in read["panels"]] == ["rollout to layer 1", "head 2"]
 
 
+def test_photos_of_one_name_do_not_overwrite_each_others_maps(regard, run, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        Image.fromarray(random_image(30)[..., 0]).save(tmp_path / folder / "x.png")
+    result = regard("show", run, "a/x.png", "b/x.png")
+    assert [line.split("saved ")[1] for line in result.out.splitlines()] == ["x-attention.png", "x-attention-2.png"]
+    first = (tmp_path / "x-attention.png").read_bytes()
+    assert regard("show", run, "a/x.png").out.rstrip().endswith("saved x-attention-3.png")
+    assert (tmp_path / "x-attention.png").read_bytes() == first
+    result = regard("show", run, "a/x.png", "b/x.png", "--out", "both.png")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "--out both.png is one file, and there are 2 inputs" in result.err
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
+        (("boot.png", "--which", "encoder"), "--which encoder is for translators"),
         (("none.png",), "no file none.png"),
         (("tiny",), "tiny is a folder"),
         (("boot.png", "--layer", "4"), "no layer 4; this model has layers 1 to 3"),

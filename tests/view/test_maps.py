@@ -14,7 +14,7 @@ from regard.decode.fast import decoder
 from regard.layers.tap import tap_of, watch
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.translation import Translator
-from regard.view.maps import AttentionMap, map_attention
+from regard.view.maps import AttentionMap, map_attention, self_attention
 
 LINES = ["the dog runs in the park", "a cat sits on the mat", "der hund rennt im park", "eine katze sitzt da"]
 DEPTH, HEADS = 2, 3
@@ -93,6 +93,48 @@ def test_a_row_is_the_attention_of_the_step_that_predicted_its_token(translator)
 def test_a_layer_or_head_out_of_range_is_refused(translator, which, message):
     with pytest.raises(ValueError, match=message):
         map_attention(translator, TEXT, **which)
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize("layer", [None, 2])
+def test_the_self_attention_of_each_side_is_that_of_the_model(translator, side, layer):
+    tokenizer, model = translator.tokenizer, translator.model
+    [answer], [source] = translator.translate([TEXT]), tokenizer.encode([TEXT])
+    with watch(model) as recorded, torch.inference_mode():
+        model(pad([source], tokenizer.special), torch.tensor([[BOS, *answer.ids]]))
+    layers = range(DEPTH) if layer is None else [layer - 1]
+    wanted = torch.stack([recorded[f"{side}.{n}.attn"][0][0].mean(0) for n in layers]).mean(0)
+    attention = map_attention(translator, TEXT, which=side, layer=layer)
+    torch.testing.assert_close(torch.tensor(attention.weights), wanted)
+    tokens = ["<s>", *answer.tokens] if side == "decoder" else [*tokenizer.ids_to_tokens(source), "</s>"]
+    assert attention.rows == attention.columns == tokens
+    assert f"self-attention of the {side}" in attention.title
+
+
+def test_the_decoders_mask_is_where_later_tokens_have_no_weight(translator):
+    attention = map_attention(translator, TEXT, which="decoder", head=1)
+    size = len(attention.rows)
+    assert attention.mask == [[column <= row for column in range(size)] for row in range(size)]
+    assert all(
+        weight == 0 for y, row in enumerate(attention.weights) for x, weight in enumerate(row) if not attention.allows(y, x)
+    )
+    assert map_attention(translator, TEXT).mask is None
+    assert map_attention(translator, TEXT, which="encoder").mask is None
+
+
+def test_later_tokens_of_the_answer_change_no_earlier_row_of_the_decoder(translator):
+    [answer], [source] = translator.translate([TEXT]), translator.tokenizer.encode([TEXT])
+    whole = self_attention(translator, source, answer.ids, "decoder")
+    part = self_attention(translator, source, answer.ids[:3], "decoder")
+    torch.testing.assert_close(whole[:, :, :4, :4], part)
+
+
+def test_cross_is_the_default_and_other_names_are_refused(translator):
+    assert map_attention(translator, TEXT, which="cross") == map_attention(translator, TEXT)
+    with pytest.raises(ValueError, match="which 'both'; use encoder, decoder or cross"):
+        map_attention(translator, TEXT, which="both")
+    with pytest.raises(ValueError, match="beam 2 is for the answer"):
+        map_attention(translator, TEXT, which="encoder", beam=2)
 
 
 @pytest.mark.parametrize("text", ["", "   "])

@@ -185,7 +185,7 @@ def test_each_kind_of_model_is_drawn_with_seconds_and_hertz(kind, tmp_path):
     assert to_file(map_speech(untrained(kind), say("a b"), beam=2), file) == []
     written = file.read_text()
     named = [text for text in ("hertz", "1,000", "CTC posteriors", "(blank)", "seconds", "query, seconds")
-             if f"<!-- {text} -->" in written]  # fmt: skip
+             if f">{text}<" in written]  # fmt: skip
     axis = ["query, seconds"] if kind == "ctc" else ["seconds"]
     assert named == ["hertz", "1,000", *(["CTC posteriors", "(blank)"] if kind != "attention" else []), *axis]
     assert "-attention, layer" in written
@@ -203,18 +203,39 @@ def drawn(weights, words=(), **changes) -> SpeechMap:
     return dataclasses.replace(speech, **changes)
 
 
-def test_the_place_attended_to_is_light_and_the_others_are_dark(tmp_path):
-    for query, key in ((1, 3), (2, 0)):
+def blue_and_orange(weights, file) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of coloured pixels, without the colour bars."""
+    to_file(drawn(weights), file)
+    with Image.open(file) as image:
+        pixels = np.asarray(image.convert("RGB")).astype(int)[:, : round(0.8 * image.width)]
+    warmth = pixels[..., 0] - pixels[..., 2]
+    return np.argwhere(warmth < -20), np.argwhere(warmth > 20)
+
+
+def test_the_place_attended_to_is_orange_and_the_others_are_blue(tmp_path):
+    for query, key in ((1, 2), (2, 0)):
         weights = [[float((row, column) == (query, key)) for column in range(4)] for row in range(4)]
-        to_file(drawn(weights), tmp_path / "map.png")
-        with Image.open(tmp_path / "map.png") as image:
-            pixels = np.asarray(image.convert("RGB")).astype(int)
-        dark = (pixels == (13, 8, 40)).all(-1)
-        rows, columns = np.flatnonzero(dark.sum(1) > 300), np.flatnonzero(dark.sum(0) > 100)
-        square = pixels[rows[0] : rows[-1], columns[0] : columns[-1]].sum(-1)
-        high, wide = square.shape
-        light = [[square[high * (2 * y + 1) // 8, wide * (2 * x + 1) // 8] for x in range(4)] for y in range(4)]
-        assert np.unravel_index(np.argmax(light), (4, 4)) == (query, key)
+        cold, warm = blue_and_orange(weights, tmp_path / "map.png")
+        assert len(cold) > 5 * len(warm) > 0
+        high = 1 + cold[:, 0].max() - cold[:, 0].min()
+        assert 4 * (warm[:, 0].mean() - cold[:, 0].min()) / high == pytest.approx(query + 0.5, abs=0.1)
+
+
+def test_uniform_attention_is_flat_and_called_no_preference(tmp_path):
+    cold, warm = blue_and_orange([[0.25] * 4] * 4, tmp_path / "flat.png")
+    assert len(cold) == len(warm) == 0
+    to_file(drawn([[0.25] * 4] * 4), tmp_path / "flat.svg")
+    written = (tmp_path / "flat.svg").read_text()
+    assert all(f">{text}<" in written for text in ("x: no preference", "× uniform", "≥ 32", "≤ 1/32"))
+    to_file(drawn([[0.0, 1.0, 0.0, 0.0]] * 4), tmp_path / "peak.svg")
+    assert "x: up to 4.0× uniform" in (tmp_path / "peak.svg").read_text()
+
+
+def test_a_map_is_saved_shown_in_a_notebook_and_its_repr_is_short(tmp_path):
+    speech = drawn([[0.25] * 4] * 4)
+    assert speech.save(tmp_path / "map.svg") == tmp_path / "map.svg"
+    assert speech._repr_png_().startswith(b"\x89PNG")
+    assert repr(speech) == "SpeechMap('t', '$a', 1.0 seconds)"
 
 
 def test_crowded_words_are_written_sideways_and_an_empty_transcript_is_drawn(tmp_path):

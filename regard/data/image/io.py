@@ -17,7 +17,8 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 from PIL.Image import Transpose
 
-__all__ = ["Bytes", "Ints", "read_image", "resize_square"]
+__all__ = ["Bytes", "ImageLike", "Ints", "crop_region", "read_image", "require_several", "resize_square",
+           "to_pixels"]  # fmt: skip
 
 MAX_PIXELS = 200_000_000  # PIL's own limit refuses the largest photos
 STRIP = 32  # largest aspect ratio: only the centre of a longer image is scaled, which bounds memory
@@ -30,6 +31,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
+ImageLike = str | Path | Bytes | Image.Image  # a file, an array (Y, X) or (Y, X, C) of bytes, or PIL's
 
 _OPENING = threading.Lock()
 
@@ -58,6 +60,35 @@ def read_image(file: str | Path | bytes | BinaryIO, channels: int, side: int | N
             raise ValueError(_damaged(name, error)) from None
     if side and min(plain.size) >= 4 * side:
         plain = plain.reduce(min(plain.size) // (2 * side))
+    return _upright(plain, turn, channels)
+
+
+def to_pixels(image: ImageLike, channels: int, side: int | None = None) -> Bytes:
+    """An image file, an array (Y, X), (Y, X, 1), (Y, X, 3) or (Y, X, 4) of bytes, or PIL's image, upright: (Y, X, C)."""
+    if isinstance(image, str | Path):
+        return read_image(image, channels, side)
+    if isinstance(image, Image.Image):
+        try:
+            return _upright(_standard_mode(image), _turn(image), channels)
+        except (OSError, SyntaxError) as error:  # PIL decodes when the pixels are first needed
+            raise ValueError(_damaged("the image", error)) from None
+    kinds = ((), (1,), (3,), (4,))
+    if image.dtype != np.uint8 or image.shape[2:] not in kinds or image.ndim < 2 or not image.size:
+        raise ValueError(f"an array of {image.dtype}, {image.shape}; wanted bytes (uint8, 0 to 255), rows × columns, or "
+                         f"rows × columns × 1, 3 or 4")  # fmt: skip
+    if image.shape[2:] == (channels,):
+        return image
+    return _upright(Image.fromarray(image[:, :, 0] if image.shape[2:] == (1,) else image), None, channels)
+
+
+def require_several(images: object) -> None:
+    """Refuse one image where a list of images is wanted."""
+    if isinstance(images, str | Path | Image.Image) or (isinstance(images, np.ndarray) and images.ndim < 4):
+        raise ValueError("a list of images is wanted, not one; put it in brackets")
+
+
+def _upright(plain: Image.Image, turn: Transpose | None, channels: int) -> Bytes:
+    """An image of mode L, RGB or RGBA as an array (Y, X, C), turned; transparent pixels become white."""
     if plain.mode == "RGBA":
         plain = Image.alpha_composite(Image.new("RGBA", plain.size, "white"), plain)
     mode = "L" if channels == 1 else "RGB"
@@ -179,3 +210,19 @@ def resize_square(image: Bytes, side: int, center: int = 0, fit: str = "crop", r
     # The model's crop is the middle of the whole image: cropped in two steps, it would be rounded twice.
     top, left = ((edge - center) // 2 - (side - center) // 2 for edge in (rows, columns))
     return scaled[top : top + side, left : left + side]
+
+
+def crop_region(rows: int, columns: int, side: int, center: int, fit: str = "crop") -> tuple[float, float, float, float]:
+    """Top, left, bottom and right of what a model reads of an image, in pixels of that image.
+
+    The model reads the middle `center` pixels of the square that `resize_square` makes.
+    """
+    short, ends = min(rows, columns), list[tuple[float, float]]()
+    for edge in (rows, columns):
+        cut = max(0, edge - STRIP * short) // 2
+        scaled = side if fit == "squash" else side * (edge - 2 * cut) // short
+        pixel = (edge - 2 * cut) / scaled
+        first = (scaled - center) // 2
+        ends.append((cut + first * pixel, cut + (first + center) * pixel))
+    (top, bottom), (left, right) = ends
+    return top, left, bottom, right

@@ -24,7 +24,7 @@ from regard.config import nearest
 from regard.data.cache import cached
 from regard.data.image.config import ImageData, Images
 from regard.data.image.folders import ImageFolder, ImageSource, folder_source, list_images, named_source, split_validation
-from regard.data.image.io import Bytes, Ints, read_image, resize_square
+from regard.data.image.io import Bytes, ImageLike, Ints, read_image, resize_square, to_pixels
 from regard.data.progress import Progress, Report
 from regard.data.sources import SOURCES
 
@@ -179,14 +179,12 @@ def read_square(data: Images, model: ImageInput, side: int, file: Path) -> Bytes
     return resize_function(data, model.image)(read_image(file, model.channels, None if data.resize else side), side)
 
 
-def to_square(image: str | Path | Bytes, data: Images, model: ImageInput) -> Bytes:
-    """An image file, or an array (Y, X, C) of bytes, as a square: (S, S, C)."""
+def to_square(image: ImageLike, data: Images, model: ImageInput) -> Bytes:
+    """An image file, an array of bytes or PIL's image as a square: (S, S, C)."""
     side = resize_side(data, model.image)
     if isinstance(image, str | Path):
         return read_square(data, model, side, Path(image))
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != model.channels or not image.size:
-        raise ValueError(f"an array of {image.dtype}, {image.shape}; wanted bytes (uint8), rows × columns × {model.channels}")
-    return resize_function(data, model.image)(image, side)
+    return resize_function(data, model.image)(to_pixels(image, model.channels), side)
 
 
 def store_images(images: Callable[[], Iterable[Bytes]], labels: Sequence[int] | Ints, name: str, identity: object, side: int,

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from regard.data.cache import cached
 from regard.data.progress import Progress
+from regard.data.text.columns import language_of
 from regard.data.text.rows import ReadNotes, Row
 from regard.data.text.splits import Split
 
@@ -127,6 +128,7 @@ def _check(train: Split, valid: Split, languages: bool, strict: bool, progress: 
     learned = list(islice(rows, LEARNED))
     words = learn_side_words(learned) if languages else SideWords(frozenset(), frozenset(), False)
     _require_same_columns(read, read_valid)
+    _require_texts(learned, train.name, languages)
     _require_same_direction(words, compared, train.name, valid.name)
 
     copies, leaked, entities, equal, swapped, example, done = DuplicateCounter(), set[str](), 0, 0, 0, "", 0
@@ -183,11 +185,20 @@ def _require_same_columns(train: ReadNotes, valid: ReadNotes) -> None:
     """Refuse files whose header rows, or languages, are in different orders."""
     first_file, first = "", Row()
     for file, header in (*train.names.items(), *valid.names.items()):
-        names = tuple(re.split("[-_]", name.casefold())[0] for name in header[:2])
+        names = tuple(language_of(name) or name.casefold() for name in header[:2])
         if first and names == first[::-1]:
             raise ValueError(f"{file} has {', '.join(names)}, {first_file} {', '.join(first)}: the other direction; swap the "
                              "columns of one, or name them in data.columns")  # fmt: skip
         first_file, first = first_file or file, first or names
+
+
+def _require_texts(rows: Sequence[Row], name: str, languages: bool) -> None:
+    """Refuse a column of numbers, such as identifiers, in the place of texts."""
+    for side, what in enumerate(("source", "target") if languages else ("text",)):
+        numbers = sum(row[side].strip().isdecimal() for row in rows)
+        if len(rows) >= 10 and numbers > 0.9 * len(rows):
+            raise ValueError(f"the {what} column of {name} holds numbers, such as {rows[-1][side]!r}; choose other columns, such "
+                             "as data.columns=2,3")  # fmt: skip
 
 
 def _require_same_direction(words: SideWords, rows: Sequence[Row], train: str, valid: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DEFAULT", "Columns", "choose_columns", "column_names", "is_header"]
+__all__ = ["DEFAULT", "Columns", "choose_columns", "column_names", "is_header", "language_of"]
 
 DEFAULT = "source,target"
 
@@ -18,13 +18,15 @@ nor tur ukr ell gre heb hun ron rum bul hrv srp slk slo slv vie tha ind est lav 
 urd fas per
 """
 _LANGUAGES = """
-afrikaans arabic basque bengali bulgarian catalan chinese croatian czech danish dutch english estonian finnish
-french galician german greek gujarati hebrew hindi hungarian icelandic indonesian irish italian japanese
-korean latin latvian lithuanian malay marathi norwegian persian polish portuguese punjabi romanian russian
-serbian slovak slovenian spanish swahili swedish tamil telugu thai turkish ukrainian urdu vietnamese welsh
-deutsch englisch französisch italienisch spanisch anglais français allemand inglese italiano tedesco francese
-español inglés português polski русский українська čeština nederlands svenska dansk norsk suomi magyar türkçe
-हिन्दी 中文 日本語 한국어
+afrikaans:af arabic:ar basque:eu bengali:bn bulgarian:bg catalan:ca chinese:zh croatian:hr czech:cs danish:da
+dutch:nl english:en estonian:et finnish:fi french:fr galician:gl german:de greek:el gujarati:gu hebrew:he
+hindi:hi hungarian:hu icelandic:is indonesian:id irish:ga italian:it japanese:ja korean:ko latin:la latvian:lv
+lithuanian:lt malay:ms marathi:mr norwegian:no persian:fa polish:pl portuguese:pt punjabi:pa romanian:ro
+russian:ru serbian:sr slovak:sk slovenian:sl spanish:es swahili:sw swedish:sv tamil:ta telugu:te thai:th
+turkish:tr ukrainian:uk urdu:ur vietnamese:vi welsh:cy deutsch:de englisch:en französisch:fr italienisch:it
+spanisch:es anglais:en français:fr allemand:de inglese:en italiano:it tedesco:de francese:fr español:es
+inglés:en português:pt polski:pl русский:ru українська:uk čeština:cs nederlands:nl svenska:sv dansk:da
+norsk:no suomi:fi magyar:hu türkçe:tr हिन्दी:hi 中文:zh 日本語:ja 한국어:ko
 """
 _NAMES = """
 source target src tgt trg text texts label labels class classes category sentiment topic intent sentence
@@ -32,7 +34,9 @@ sentences translation translations original reference ref references input outpu
 title question answer language lang source_text target_text source_language target_language source_lang
 target_lang sourcetext targettext quelle ziel ausgangstext zieltext
 """
-_KNOWN = frozenset((_CODES + _LANGUAGES + _NAMES).split())
+_CODE_OF = {code: code for code in _CODES.split()} | dict(name.split(":") for name in _LANGUAGES.split())
+_NUMBERS = ("id", "no")  # more often the number of a row than Indonesian or Norwegian
+_COLUMN_NAMES = frozenset(_NAMES.split())
 
 
 class Columns(NamedTuple):
@@ -70,7 +74,18 @@ def choose_columns(first: Sequence[str], columns: str, file: Path, lenient: bool
         shown = ", ".join(repr(cell[:30]) for cell in cells[:8])
         raise ValueError(f"{file} has no column {lacks!r}, its first row is {shown}; name two columns of its header row, or give "
                          "numbers, such as data.columns=1,2")  # fmt: skip
-    return Columns((0, 1), tuple(cells[:2]) if is_header(cells[:2]) else ())
+    return _guess_columns(cells)
+
+
+def _guess_columns(cells: list[str]) -> Columns:
+    """The first two columns, or those that a header row names as languages or texts: of "ID, English, German" the last two."""
+    if is_header(cells[:2]) and not any(cell.casefold() in _NUMBERS for cell in cells[:2]):
+        return Columns((0, 1), tuple(cells[:2]))
+    for is_kind in (language_of, _is_name):
+        named = [index for index, cell in enumerate(cells) if is_kind(cell) and cell.casefold() not in _NUMBERS]
+        if len(named) > 1 and is_header([cells[index] for index in named[:2]]):
+            return Columns((named[0], named[1]), (cells[named[0]], cells[named[1]]))
+    return Columns((0, 1), tuple(cells) if len(cells) == 2 and is_header(cells) else ())
 
 
 def is_header(cells: Sequence[str]) -> bool:
@@ -79,7 +94,15 @@ def is_header(cells: Sequence[str]) -> bool:
 
 
 def _is_name(cell: str) -> bool:
+    return _plain(cell).replace(" ", "_") in _COLUMN_NAMES or bool(language_of(cell))
+
+
+def _plain(cell: str) -> str:
     word = re.sub(r"\s*\([^)]*\)$", "", cell.strip().casefold())  # "English (US)"
-    word = re.sub(r"[ _-]?\d$", "", word)  # "target 2"
-    code = re.match(r"([a-z]{2,3})(?:[-_][a-z]{2,4})?$", word)  # "en", "en-US"
-    return word.replace(" ", "_") in _KNOWN or bool(code and code[1] in _KNOWN)
+    return re.sub(r"[ _-]?\d$", "", word)  # "target 2"
+
+
+def language_of(name: str) -> str:
+    """The code of a language from its name or code, without a region: "en" for English and en-US; "" if it is neither."""
+    word = _plain(name)
+    return _CODE_OF.get(word) or _CODE_OF.get(code[1] if (code := re.match(r"([a-z]{2,3})[-_][a-z]{2,4}$", word)) else "", "")

@@ -64,10 +64,10 @@ class ReadNotes:
             reasons = []
             for reason, count in counts.items():
                 numbers = self.left_out[file][reason]
-                named = ", ".join(map(str, numbers)) + (", …" if count > len(numbers) else "")
-                reasons.append(f"{count:,} {reason} (line{'s' * (count > 1)} {named})")
+                named = ", ".join(map(str, numbers)) + (f" and {count - NAMED:,} more" if count > NAMED else "")
+                reasons.append(f"{reason}: line{'s' * (count > 1)} {named}")
             total = sum(counts.values())
-            found.append(f"{file}: {total:,} line{'s' * (total > 1)} left out: {'; '.join(reasons)}")
+            found.append(f"{file}: {total:,} line{'s' * (total > 1)} left out ({'; '.join(reasons)})")
         return found
 
 

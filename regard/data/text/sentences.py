@@ -27,8 +27,52 @@ _TITLES = frozenset(
     .split()
 )  # fmt: skip
 _OTHERS = frozenset(
-    "etc inc ltd co corp jr sr bros dept univ assn ave blvd rd est al a.m p.m am pm u.s u.k u.n e.u d.c ph.d b.a m.a b.sc m.sc "
-    "ecc s.p.a s.r.l a.c d.c usw usf u.s.w o.g n.chr v.chr gmbh s.a cie".split()
+    [
+        "etc",
+        "inc",
+        "ltd",
+        "co",
+        "corp",
+        "jr",
+        "sr",
+        "bros",
+        "dept",
+        "univ",
+        "assn",
+        "ave",
+        "blvd",
+        "rd",
+        "est",
+        "al",
+        "a.m",
+        "p.m",
+        "am",
+        "pm",
+        "u.s",
+        "u.k",
+        "u.n",
+        "e.u",
+        "d.c",
+        "ph.d",
+        "b.a",
+        "m.a",
+        "b.sc",
+        "m.sc",
+        "ecc",
+        "s.p.a",
+        "s.r.l",
+        "a.c",
+        "d.c",
+        "usw",
+        "usf",
+        "u.s.w",
+        "o.g",
+        "n.chr",
+        "v.chr",
+        "gmbh",
+        "s.a",
+        "cie",
+    ]
 )
 
 LOOK_AHEAD = 40  # characters that decide whether a sentence goes on

@@ -19,6 +19,7 @@ from regard.data.text.toys import TOYS, toy_pairs
 
 __all__ = ["Split", "find_split", "licence_of", "require_kind", "source_names", "task_prefixes"]
 
+READERS = 1  # version of the readers of own files; raise it to read them again
 TOY_VALID = 500  # pairs of a toy's valid and test splits
 KINDS = {"pairs": "sentence pairs", "text": "plain text", "labels": "labelled texts", "images": "images",
          "captions": "captioned images", "ratings": "rated word pairs", "speech": "speech"}  # fmt: skip
@@ -161,7 +162,7 @@ def _from_files(own: str | list[Path], data: TextData, name: str, prefix: str, l
         return ((prefix + row[0], *row[1:]) for row in found) if prefix else found
 
     pairs = lambda: map(itemgetter(0, 1), rows(ReadNotes(data.strict)))  # noqa: E731
-    identity = [stamps, data.columns, data.pair, prefix, data.strict, lenient]
+    identity = [READERS, stamps, data.columns, data.pair, prefix, data.strict, lenient]
     return Split(name, pairs, identity, lambda: read_text(files), rows, partial(rows, every=True))
 
 

@@ -1,8 +1,8 @@
 """Translation memories (TMX), streamed.
 
 A unit (`tu`) has a variant (`tuv`) for each language, with the text in `seg`.  Regional variants count as their language: en-US
-is en.  Tags inside a text stand for formatting codes and are dropped.  No entity is expanded and no file is fetched: a document that
-declares entities is refused.
+is en.  Tags inside a text stand for formatting codes and are dropped.  No entity is expanded and no file is fetched: a document
+that declares entities is refused.
 
 https://www.gala-global.org/tmx-14b
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 from regard.data.files import MAX_LINE, open_bytes
-from regard.data.text.columns import DEFAULT
+from regard.data.text.columns import language_of
 from regard.data.text.rows import BadRow, ReadNotes, Row
 
 __all__ = ["read_tmx"]
@@ -124,14 +124,14 @@ def _read_units(file: Path) -> Iterator[tuple[int, list[tuple[str, str]]]]:
 
 
 def _languages(columns: str, pair: str) -> tuple[str, str] | None:
-    if not pair and columns == DEFAULT:
-        return None
-    key, parts = ("pair", pair.split("-")) if pair else ("columns", columns.split(","))
-    names = [part.strip().lower().replace("_", "-") for part in parts]
-    if len(names) != 2 or not all(names):
-        raise ValueError(f"data.{key} is {pair or columns!r}; wanted two languages, such as "
-                         f"{'en-de' if pair else 'en,de'}; with regions, data.columns=en,pt-br")  # fmt: skip
-    return names[0], names[1]
+    """The languages asked for; names of columns that are no languages are meant for other files."""
+    parts = [part.strip().lower().replace("_", "-") for part in (pair.split("-") if pair else columns.split(","))]
+    if pair and (len(parts) != 2 or not all(parts)):
+        raise ValueError(f"data.pair is {pair!r}; wanted two languages, such as en-de; with regions, data.columns=en,pt-br")
+    if pair or (len(parts) == 2 and all(map(language_of, parts))):
+        first, second = (part if "-" in part else language_of(part) or part for part in parts)
+        return first, second
+    return None
 
 
 def _matches(language: str, wanted: str) -> bool:

@@ -20,9 +20,11 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 
 from regard.config import nearest
 from regard.data.files import write_atomic
+from regard.data.json_files import load_json
+from regard.data.text.patterns import require_safe_patterns
 
-__all__ = ["BOS", "EOS", "KINDS", "PAD", "SENTINELS", "UNK", "SpecialTokens", "Tokenizer", "to_ids", "train_bpe",
-           "train_tokenizer"]  # fmt: skip
+__all__ = ["BOS", "EOS", "KINDS", "PAD", "SENTINELS", "UNK", "SpecialTokens", "Tokenizer", "read_tokenizer_json",
+           "to_ids", "train_bpe", "train_tokenizer"]  # fmt: skip
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3  # ids in tokenizers trained here
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
@@ -142,8 +144,10 @@ class Tokenizer:
     def load(cls, file: Path) -> "Tokenizer":
         """Read a `tokenizer.json`."""
         try:
-            found = cls(tokenizers.Tokenizer.from_file(os.fspath(file)))
-        except Exception as error:  # the library raises a bare Exception for a missing file and for a damaged one
+            found = cls(read_tokenizer_json(file))
+        except FileNotFoundError:
+            raise ValueError(f"cannot read the tokenizer {file}: no such file") from None
+        except ValueError as error:
             raise ValueError(f"cannot read the tokenizer {file}: {error}") from None
         try:
             _ = found.special  # fail now, not during training
@@ -159,6 +163,11 @@ class Tokenizer:
     def vocab(self) -> int:
         """Size of the vocabulary."""
         return self._inner.get_vocab_size()
+
+    @property
+    def largest_id(self) -> int:
+        """The largest token id."""
+        return max(self._inner.get_vocab().values(), default=0)
 
     @property
     def digest(self) -> str:
@@ -194,7 +203,14 @@ class Tokenizer:
     @cached_property
     def keeps_newlines(self) -> bool:
         """Whether a line end round-trips, instead of becoming a space."""
-        return self.decode(self.encode(["\n"])[0]) == "\n"
+        return "\n" in self.decode(self.encode(["\n"])[0])  # a tokenizer may put a space before each text
+
+    @cached_property
+    def prompt_start(self) -> list[int]:
+        """The special tokens that its template puts before a text, if it puts none after: a language model reads them first."""
+        text, whole = (self._inner.encode("a", add_special_tokens=special).ids for special in (False, True))
+        added = len(whole) - len(text)
+        return whole[:added] if text and whole[added:] == text else []
 
     def encode(self, lines: Sequence[str], parse_special: bool = False) -> list[list[int]]:
         """The token ids of each line, without start or end; `parse_special` reads names of special tokens as those tokens."""
@@ -253,6 +269,22 @@ class Tokenizer:
         return [self.special.unk if (n := self._inner.token_to_id(token)) is None else n for token in tokens]
 
 
+def read_tokenizer_json(file: Path) -> tokenizers.Tokenizer:
+    """Read a tokenizer.json of unknown origin; what is wrong with it is a `ValueError` that does not name it."""
+    require_safe_patterns(load_json(file))
+    try:
+        return tokenizers.Tokenizer.from_file(os.fspath(file))
+    except BaseException as error:  # the library raises a bare Exception, or panics, which is no Exception
+        if not _is_failure(error):
+            raise
+        raise ValueError(str(error).split("\n", 1)[0]) from None
+
+
+def _is_failure(error: BaseException) -> bool:
+    """Whether an error comes from the library: not from the user, who may interrupt."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
 def _encode_lines(encode_batch: Callable[..., list[tokenizers.Encoding]], lines: Sequence[str]) -> list[tokenizers.Encoding]:
     try:
         return encode_batch(list(lines), add_special_tokens=False)
@@ -264,6 +296,11 @@ def _encode_lines(encode_batch: Callable[..., list[tokenizers.Encoding]], lines:
         if bad is None:
             raise
         raise ValueError(f"{bad!r} is not UTF-8 text (a lone surrogate); convert it") from None
+    except BaseException as error:
+        if not _is_failure(error):
+            raise
+        reason = str(error).split("\n", 1)[0]
+        raise ValueError(f"the tokenizer fails on a text ({reason}); use another tokenizer") from None
 
 
 def to_ids(texts: Sequence[str] | Sequence[list[int]], encode: Callable[[Sequence[str]], list[list[int]]]) -> list[list[int]]:

@@ -1,0 +1,80 @@
+"""What `regard doctor` tries in child processes: `python -m regard.cli.selftest device|attention|train` prints JSON.
+
+A broken torch can kill its process; then the child ends, not the doctor.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["ATTENTION_ERROR", "attention", "device", "train"]
+
+ATTENTION_ERROR = 1e-5  # largest difference of fused and explicit attention in float32, of values about 1
+CHANGES = ("model.dim=32", "model.heads=2", "model.depth=1", "data.vocab=60", "train.steps=60", "train.batch_tokens=512",
+           "train.lr=0.01", "train.warmup=20", "train.save_every=60", "train.eval_every=60", "train.device=cpu", "data.source=",
+           "decode.beam_size=1")  # fmt: skip
+SIZES = {"train": 2000, "valid": 8}  # pairs
+
+
+def device() -> dict[str, object]:
+    """The version of torch, what it was built for, and what it finds."""
+    import torch
+
+    gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    found = "cuda" if gpus else "mps" if torch.backends.mps.is_available() else "cpu"
+    instructions = torch.backends.cpu.get_cpu_capability()
+    return {"version": torch.__version__, "cuda": torch.version.cuda, "device": found, "gpus": gpus,
+            "threads": torch.get_num_threads(), "instructions": instructions}  # fmt: skip
+
+
+def attention() -> dict[str, object]:
+    """The largest difference between torch's fused attention and the explicit one, which `regard show` draws."""
+    import torch
+
+    from regard.layers.attention import attend
+
+    torch.manual_seed(0)
+    worst = 0.0
+    for causal in (False, True):
+        q, k, v = (torch.randn(2, 4, 33, 16) for _ in range(3))
+        fused, _ = attend(q, k, v, causal=causal)
+        explicit, _ = attend(q, k, v, causal=causal, need_weights=True)
+        worst = max(worst, float((fused - explicit).abs().max()))
+    return {"difference": worst}
+
+
+def train() -> dict[str, object]:
+    """Train a toy translator for a few steps in a temporary folder, open it and translate."""
+    import torch
+    from rich.console import Console
+
+    from regard.data.text.toys import toy_pairs
+    from regard.tasks import read_run
+    from regard.tasks.load import load
+    from regard.train.loop import fit
+
+    torch.set_num_threads(1)  # enough for a toy, and fast on a busy machine
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="regard-doctor-") as folder:
+        os.environ["XDG_CACHE_HOME"] = folder  # its encoded text is not kept
+        run, data = Path(folder) / "run", []
+        for split, count in SIZES.items():
+            file = Path(folder) / f"{split}.tsv"
+            file.write_text(
+                "".join(f"{source}\t{target}\n" for source, target in toy_pairs("copy", split, count)), encoding="utf-8"
+            )
+            data.append(f"data.{split}={file}")
+        done = fit(read_run("copy", (*CHANGES, *data)), run, console=Console(quiet=True))
+        answer = load(run, "cpu").translate(["a b c"])[0]  # type: ignore[union-attr]
+        log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    first = next(line["loss"] for line in log if "loss" in line)
+    return {"seconds": round(time.monotonic() - began, 1), "first_loss": first, "loss": done.loss, "answer": str(answer)}
+
+
+if __name__ == "__main__":
+    tests: dict[str, Callable[[], dict[str, object]]] = {"device": device, "attention": attention, "train": train}
+    print(json.dumps({name: tests[name]() for name in sys.argv[1:]}))

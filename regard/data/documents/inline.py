@@ -1,0 +1,67 @@
+"""Formatting inside a block of text: each mark is replaced by a short tag, <g1>, </g1> or <g2/>, that a translation must keep.
+
+A translation has the tags where its words are.  If they do not nest there, they are put in their first order instead.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+__all__ = ["Mark", "from_tags", "to_tags"]
+
+_TAG = re.compile(r"</?g\d+/?>")
+
+
+class Mark(NamedTuple):
+    """A mark between texts: what it opens or closes, or neither; `name` says which closing mark belongs to which opening one."""
+
+    kind: str  # open, close or empty
+    name: str = ""
+
+
+def to_tags(parts: Sequence[str | Mark]) -> tuple[str, list[str]]:
+    """The text with a tag for each mark, and the tags in their order."""
+    tags, stack, written, count = list[str](), list[tuple[str, int]](), list[str](), 0
+    for part in parts:
+        if isinstance(part, str):
+            written.append(part)
+            continue
+        opened = next((at for at in range(len(stack) - 1, -1, -1) if stack[at][0] == part.name), None)
+        if part.kind == "close" and opened is not None:
+            tags.append(f"</g{stack.pop(opened)[1]}>")
+        else:
+            count += 1
+            tags.append(f"<g{count}>" if part.kind == "open" else f"<g{count}/>")
+            if part.kind == "open":
+                stack.append((part.name, count))
+        written.append(tags[-1])
+    return "".join(written), tags
+
+
+def from_tags(answer: str, tags: Sequence[str]) -> list[str | int]:
+    """The texts of a translation, and between them the numbers of the marks, from 0; each mark once, nested as before."""
+    pieces = list[str | int]()
+    left, at = list(tags), 0
+    for found in _TAG.finditer(answer):
+        if found[0] in left:
+            left.remove(found[0])
+            pieces += [answer[at : found.start()], tags.index(found[0])]
+            at = found.end()
+    pieces.append(answer[at:])
+    pieces += [tags.index(tag) for tag in left]  # lost ones go to the end
+    order = [piece for piece in pieces if isinstance(piece, int)]
+    if not _nested([tags[number] for number in order]):
+        numbers = iter(range(len(tags)))
+        pieces = [next(numbers) if isinstance(piece, int) else piece for piece in pieces]
+    return [piece for piece in pieces if piece != ""]
+
+
+def _nested(tags: Sequence[str]) -> bool:
+    stack = list[str]()
+    for tag in tags:
+        if tag.startswith("</"):
+            if not stack or stack.pop() != tag[2:]:
+                return False
+        elif not tag.endswith("/>"):
+            stack.append(tag[1:])
+    return True

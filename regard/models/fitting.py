@@ -1,0 +1,66 @@
+"""Whether a config can be that of a weights file, told before any memory is allocated for it."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["build_without_memory", "require_fitting"]
+
+ALWAYS = 16_384  # a size up to this needs no tensor of that size, such as the side of an image
+FREE = ("max_len", "max_distance", "pad")  # sizes that no tensor need have
+
+
+def require_fitting(config: Any, shapes: Sequence[tuple[int, ...]], name: str) -> None:
+    """Refuse a config that asks for more layers than a weights file has tensors, or for sizes that none of them has."""
+    largest = max((side for shape in shapes for side in shape), default=0)
+    for key, size in _sizes(dataclasses.asdict(config)):
+        limit = len(shapes) if "depth" in key else max(largest, ALWAYS)
+        if key.rpartition(".")[2] not in FREE and size > limit:
+            what = f"{len(shapes):,} tensors" if "depth" in key else f"no tensor larger than {largest:,} on a side"
+            raise ValueError(f"{name} has {key} = {size:,}, but its weights file has {what}; restore the file that belongs to it")
+
+
+def build_without_memory(build: Callable[[], nn.Module]) -> nn.Module:
+    """A model of shapes without values, to compare with a weights file."""
+    try:
+        with torch.device("meta"), _WithoutValues():
+            return build()
+    except (RuntimeError, TypeError, OverflowError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise ValueError(f"config.json describes a model that cannot be built ({reason}); restore the file") from None
+
+
+class _WithoutValues(TorchFunctionMode):
+    """Skip what sets values: on tensors without memory the first such call imports kernels of torch for a second."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        match getattr(func, "__name__", ""):
+            case "normal_":  # of a tensor, or of nn.init
+                return args[0] if args else options["tensor"]
+            case "randn":
+                return torch.empty(*args, **options)
+            case "arange":
+                return torch.empty(len(range(*args)), dtype=options.get("dtype", torch.long))
+            case "cat" if len(args) == 1 and not options:
+                return torch.empty(sum(map(len, args[0])), *args[0][0].shape[1:])
+            case "mul" if isinstance(args[1], int | float):
+                return args[0]
+        return func(*args, **options)
+
+
+def _sizes(values: dict[str, Any], inside: str = "") -> Iterator[tuple[str, int]]:
+    """All whole numbers of a config, also those of lists (a sum, for depths) and of tables."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _sizes(value, f"{inside}{key}.")
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield f"{inside}{key}", value
+        elif isinstance(value, list | tuple) and all(isinstance(item, int) for item in value):
+            yield f"{inside}{key}", sum(value) if "depth" in key else max(value, default=0)

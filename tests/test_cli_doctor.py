@@ -1,0 +1,156 @@
+"""`regard doctor` reports on the machine, isolates each check and gives advice that can be pasted."""
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+
+from regard.cli import selftest
+
+module = sys.modules["regard.cli.doctor"]  # the name in the package is that of the verb
+CPU = {"version": "2.9.0", "cuda": None, "device": "cpu", "gpus": [], "threads": 2, "instructions": "AVX2"}
+
+
+class Answer:
+    """A child process that has answered, or failed."""
+
+    def __init__(self, answer: object):
+        self.answer = answer
+
+    def result(self) -> str:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return json.dumps(self.answer)
+
+
+def torch_checks(monkeypatch, driver: bool = False, **about) -> dict[str, module.Check]:
+    monkeypatch.setattr(module.shutil, "which", lambda name: "/usr/bin/nvidia-smi" if driver else None)
+    checks = module._torch(Answer({"device": {**CPU, **about}}))
+    return {check.name: check for check in checks}
+
+
+def test_a_healthy_machine_passes_with_a_self_test_and_exits_0(regard, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = regard("doctor", "--json")
+    report = json.loads(result.out)
+    checks = {check["name"]: check for check in report["checks"]}
+    assert result.code == 0, result.out
+    assert report["healthy"]
+    assert {
+        "python",
+        "packages",
+        "torch",
+        "threads",
+        "cache",
+        "runs",
+        "data sets",
+        "int8",
+        "attention",
+        "training",
+    } <= checks.keys()
+    assert importlib.metadata.version("torch") in checks["packages"]["found"]
+    assert checks["training"]["status"] == checks["attention"]["status"] == "ok"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cuda_wheels_on_a_machine_without_a_gpu_give_the_line_that_installs_cpu_only_torch(monkeypatch):
+    check = torch_checks(monkeypatch, cuda="13.0")["gpu"]
+    assert check.status == "note"
+    assert "pip install torch --index-url https://download.pytorch.org/whl/cpu" in check.advice
+
+
+def test_other_mismatches_of_torch_and_gpu_are_said_too(monkeypatch):
+    assert "gpu" not in torch_checks(monkeypatch)
+    assert "gpu" not in torch_checks(monkeypatch, cuda="13.0", device="cuda", gpus=["A GPU"])
+    assert "driver" in torch_checks(monkeypatch, driver=True, cuda="13.0")["gpu"].advice
+    assert "CPU-only" in torch_checks(monkeypatch, driver=True)["gpu"].found
+
+
+def test_fewer_threads_than_cores_and_a_container_with_fewer_cores_are_said(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(module, "_cpu_quota", lambda: 0.0)
+    assert module._threads(8).status == "ok"
+    assert "OMP_NUM_THREADS=8" in module._threads(1).advice
+    monkeypatch.setattr(module, "_cpu_quota", lambda: 2.0)
+    assert "OMP_NUM_THREADS=2" in module._threads(8).advice
+
+
+def test_a_check_that_breaks_is_a_line_and_the_others_still_run(regard, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def broken():
+        raise RuntimeError("a \x1b[31mbroken part")
+
+    monkeypatch.setattr(module, "_packages", broken)
+    monkeypatch.setattr(module._Child, "result", lambda self: (_ for _ in ()).throw(ChildProcessError("it ended with -4")))
+    result = regard("doctor", "--fast")
+    assert result.code == 1
+    lines = result.out.splitlines()
+    assert any(line.startswith("failed  packages: the check failed: RuntimeError: a \\x1b[31mbroken part") for line in lines)
+    assert any(line.startswith("failed  torch: ") and "it ended with -4" in line for line in lines)
+    assert any(line.startswith("ok      python: ") for line in lines)
+    assert "\x1b" not in result.out
+    assert "Traceback" not in result.err
+
+
+def test_a_missing_or_old_package_fails_with_the_line_that_installs_it(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: ["nosuchpackage>=1", "numpy>=99", "x; extra == 'hub'"])
+    _, missing, old = module._packages()
+    assert (missing.status, missing.found) == ("failed", "nosuchpackage is missing")
+    assert old.status == "failed"
+    assert "older than 99" in old.found
+    assert "pip install" in missing.advice
+
+
+def test_a_missing_extra_is_a_note_with_its_pip_line(monkeypatch):
+    monkeypatch.setattr(module, "EXTRAS", {"hub": ("nosuchmodule",), "tables": ("json",)})
+    hub, tables = module._extras()
+    assert (hub.status, hub.advice) == ("note", "pip install 'regard[hub]'")
+    assert tables.status == "ok"
+
+
+def test_the_extras_are_those_of_the_package():
+    extras = {need.partition("extra == ")[2].strip('"') for need in importlib.metadata.requires("regard") if "extra ==" in need}
+    assert extras - {"test"} == set(module.EXTRAS)
+
+
+def test_a_data_folder_that_is_missing_and_a_cache_that_cannot_be_written_fail(monkeypatch, tmp_path):
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "nowhere"))
+    assert next(module._data_sets()).status == "failed"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert next(module._disk()).status == "failed"
+
+
+def test_data_sets_are_found_by_their_folders(monkeypatch, tmp_path):
+    (tmp_path / "multi30k").mkdir()
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path))
+    (check,) = module._data_sets()
+    assert check.found.startswith("multi30k; ")
+
+
+def test_a_wrong_attention_or_a_model_that_does_not_learn_fails():
+    good = {"attention": {"difference": 1e-7}, "train": {"loss": 1.0, "first_loss": 4.0, "seconds": 3.0, "answer": "a b"}}
+    assert [check.status for check in module._self_test(Answer(good))] == ["ok", "ok"]
+    bad = {"attention": {"difference": 0.1}, "train": {"loss": 4.0, "first_loss": 4.0, "seconds": 3.0, "answer": ""}}
+    assert [check.status for check in module._self_test(Answer(bad))] == ["failed", "failed"]
+
+
+def test_a_machine_without_int8_is_a_note():
+    (check,) = module._int8(Answer(ChildProcessError("it ended with -4")))
+    assert (check.status, check.advice) == ("note", "use float32, the default")
+
+
+def test_fused_and_explicit_attention_agree_in_this_process():
+    assert selftest.attention()["difference"] < selftest.ATTENTION_ERROR
+
+
+def test_a_python_file_in_the_current_folder_is_not_run(tmp_path):
+    (tmp_path / "torch.py").write_text("open('ran', 'w')")
+    env = {**os.environ, "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "regard", "doctor", "--fast"], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert "torch" in done.stdout
+    assert not (tmp_path / "ran").exists()
