@@ -85,5 +85,5 @@ def test_scores_name_the_characters_never_seen(regard, tone_run, tmp_path):
     result = regard("score", tone_run, "--on", tmp_path / "test.tsv")
     assert result.code == 0, result.err
     assert "1 tokens in 1 transcripts were never seen in training, such as 'ü'" in result.err
-    assert "50.00  exact  (1 of 2 transcripts)" in result.out
-    assert "11.11  word error rate  (0 substitutions, 1 deletions, 0 insertions of 9 words; jiwer" in result.out
+    assert "50.00 %  exact match  (1 of 2 transcripts; 95 % confidence 9.45 to 90.55)" in result.out
+    assert "11.11 %  word error rate  (0 substitutions, 1 deletions, 0 insertions of 9 words; jiwer" in result.out

@@ -153,7 +153,7 @@ def _score(predictor: MaskedLM | TextEmbedder, split: str, options: ScoreOptions
     loss = evaluate(model, _validation(run, dataset), masked_token_loss)
     predicted = _predict(model, _validation(run, dataset))
     accuracy = 100 * float((predicted.best == predicted.truth).mean())
-    scores = [perplexity(loss), Score("masked-token accuracy", accuracy, f"of {len(predicted.truth):,} masked tokens")]
+    scores = [perplexity(loss), Score("masked-token accuracy", accuracy, f"of {len(predicted.truth):,} masked tokens", "%")]
     if not (run.data.source or run.data.train):
         return scores
     try:
@@ -203,7 +203,7 @@ def _baselines(predicted: _Predicted, text: Ints, vocab: int) -> list[Score]:
         ("bigram baseline", best[predicted.before] == predicted.truth, p_bigram),
     )
     return [
-        Score(name, 100 * float(right.mean()), f"of the training text; perplexity {math.exp(-float(np.log(p).mean())):.2f}")
+        Score(name, 100 * float(right.mean()), f"of the training text; perplexity {math.exp(-float(np.log(p).mean())):.2f}", "%")
         for name, right, p in rows
     ]
 
