@@ -241,7 +241,8 @@ def draw(positions: PositionMap, kind: str) -> Drawing:
             of_panel = max(biases) if panel.kind == "bias" else torch.tensor(panel.values).abs().max()
             most = 1.0 if panel.kind == "similarity" else max(1e-12, float(of_panel))
             (left, top), high_, wide_ = panel.first, len(panel.values), len(panel.values[0])
-            square = "equal" if panel.kind == "similarity" or (panel.kind == "bias" and high_ == wide_) else "auto"
+            even = panel.kind == "similarity" or (panel.kind == "bias" and high_ == wide_)
+            square: Literal["equal", "auto"] = "equal" if even else "auto"
             extent = (left - 0.5, left + wide_ - 0.5, top + high_ - 0.5, top - 0.5)
             drawn = axes.imshow(panel.values, cmap=palette(LESS_TO_MORE), vmin=-most, vmax=most, aspect=square,
                                 interpolation="nearest", extent=extent)  # fmt: skip
@@ -255,8 +256,9 @@ def draw(positions: PositionMap, kind: str) -> Drawing:
                     axes.axhline(line - 0.5, color="white", linewidth=1.5)
                     axes.axvline(line - 0.5, color="white", linewidth=1.5)
                 middles = [panel.tile * n + (panel.tile - 1) / 2 for n in range(panel.tile)]
-                axes.set_xticks(middles, range(1, panel.tile + 1))
-                axes.set_yticks(middles, range(1, panel.tile + 1))
+                numbers = [str(n) for n in range(1, panel.tile + 1)]
+                axes.set_xticks(middles, numbers)
+                axes.set_yticks(middles, numbers)
             bar = figure.colorbar(drawn, ax=axes, fraction=0.046, pad=0.02)
             bar.outline.set_visible(False)
             bar.ax.tick_params(labelsize=7)
