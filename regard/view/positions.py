@@ -31,7 +31,7 @@ __all__ = ["PositionMap", "PositionPanel", "draw", "load_for_positions", "map_po
 
 MAX_LENGTH = 2048  # positions that are drawn
 MAX_HEADS = 12  # panels of two-dimensional biases
-LARGEST = 50_000_000  # parameters of a model by name, which is built only for its positions
+LARGEST = 150_000_000  # parameters of a model by name, which is built only for its positions
 TILED = 16  # largest side of a grid whose similarities are drawn as small maps
 
 
@@ -76,10 +76,12 @@ def load_for_positions(model: str) -> tuple[str, nn.Module]:
     if path.is_dir():
         return path.resolve().name, load_model(path)
     family, config = preset(model)
+    if hasattr(config, "depth"):  # such models have one table for all layers
+        config = dataclasses.replace(config, depth=1)
     with torch.device("meta"):
         count = sum(p.numel() for p in FAMILIES[family].build(config).parameters())
     if count > LARGEST:
-        raise ValueError(f"{model} has {count:,} parameters, and only a model of up to {LARGEST:,} is built to be drawn; "
+        raise ValueError(f"one layer of {model} has {count:,} parameters, and up to {LARGEST:,} are built to be drawn; "
                          f"give a smaller size, or a run folder")  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
