@@ -223,6 +223,16 @@ def test_a_sentinel_is_shown_as_one_token(text_runs):
     assert attention.columns.count("</s>") == 1  # the end token; the one typed is text
 
 
+def test_the_map_of_a_gpt_is_causal_and_that_of_a_bert_is_not(regard, text_runs):
+    from regard.view.maps import map_attention
+
+    causal = map_attention(load(text_runs / "gpt"), "the cat sat")
+    assert causal.mask == [[column <= row for column in range(len(causal.rows))] for row in range(len(causal.rows))]
+    assert all(weight == 0 for y, row in enumerate(causal.weights) for x, weight in enumerate(row) if not causal.allows(y, x))
+    assert map_attention(load(text_runs / "bert"), "the cat sat").mask is None
+    assert_refused(regard("show", text_runs / "gpt", "the cat", "--which", "decoder"), "is for translators; a gpt has one stack")
+
+
 def test_texts_with_brackets_are_not_parsed_as_markup(regard, text_runs):
     result = regard("embed", text_runs / "bert", "see [/b] there", "[red] mat")
     assert result.code == 0
