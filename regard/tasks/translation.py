@@ -304,7 +304,7 @@ def _score_set(translator: Translator, name: str, split: str, options: ScoreOpti
     data, translated = translator.run.data, translate_split(translator, split, options, name)
     most = max(map(len, translated.references))
     several = f", up to {most} references each" if most > 1 else ""
-    options.report(f"{name or split}: {len(translated.sources):,} sentences scored{several}")
+    options.report(f"{find_split(data, split, name).name}: {len(translated.sources):,} sentences scored{several}")
     scores = translation_scores(translated.answers, translated.references, tokenized=data.text == "tok")
     if name in SOURCES and SOURCES[name].kind == "labels":
         scores = [Score("accuracy", score.value, "answers that are the class") for score in scores if score.name == "exact"]
