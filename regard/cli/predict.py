@@ -85,10 +85,10 @@ def _answer(translator: "Translator", search: "Callable[..., list[Translation]]"
     done, notes = 0, AnswerNotes()
     with read_items(sentences, input_, "translating") as (chunks, count):
         for chunk in chunks:
-            items = chunk if split else _mark_long(translator, chunk, done + 1)
-            readable = [item for item in items if isinstance(item, str)]
+            readable = [item for item in chunk if isinstance(item, str)]
             _warn_unprefixed(translator, readable)
-            answers = iter(search(readable, seed=seed + done, scored=json_, split=split, protect=split, details=json_,
+            items, sources = (chunk, readable) if split else _mark_long(translator, chunk, done + 1)
+            answers = iter(search(sources, seed=seed + done, scored=json_, split=split, protect=split, details=json_,
                                   progress=partial(count, done)))  # fmt: skip
             for number, item in enumerate(items, done + 1):
                 if isinstance(item, BadInput):
@@ -110,18 +110,21 @@ def _answer(translator: "Translator", search: "Callable[..., list[Translation]]"
     return failures.code()
 
 
-def _mark_long(translator: "Translator", items: list[str | BadInput], first: int) -> list[str | BadInput]:
-    """Texts that are longer than the model takes become failures; `first` is the number of the first."""
+def _mark_long(translator: "Translator", items: list[str | BadInput], first: int
+               ) -> tuple[list[str | BadInput], list[list[int]]]:  # fmt: skip
+    """Texts that are longer than the model takes become failures; the others as token ids; `first` is the number of the first."""
     encoded = iter(translator.encode([item for item in items if isinstance(item, str)]))
-    marked = list[str | BadInput]()
+    marked, sources = list[str | BadInput](), list[list[int]]()
     for number, item in enumerate(items, first):
         try:
             if isinstance(item, str):
-                translator.require_short(next(encoded), number)
+                ids = next(encoded)
+                translator.require_short(ids, number)
+                sources.append(ids)
             marked.append(item)
         except ValueError as error:
             marked.append(BadInput(str(item), str(error)))
-    return marked
+    return marked, sources
 
 
 def ask(run: RunPath, questions: options.PrefixedTexts = None, input_: Input = None, beam: options.Beam = None,

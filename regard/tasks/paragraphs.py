@@ -86,12 +86,16 @@ def _pieces(translator: SentenceTranslator, text: str, ids: list[int]) -> _Piece
         parts = ["", text, ""]
     if len(parts) == 3 and len(ids) <= translator.max_len:
         return _Pieces(0, parts)
-    lengths = [len(found) for found in translator.encode(parts[1::2])]
+    lengths = [len(ids)] if len(parts) == 3 else [len(found) for found in translator.encode(parts[1::2])]
     cut, fitting = 0, [parts[0]]
     for sentence, space, length in zip(parts[1::2], parts[2::2], lengths, strict=True):
         short = ["", sentence, ""]
         if length > translator.max_len:
-            short = cut_text(sentence, lambda piece: len(translator.encode([piece])[0]) <= translator.max_len)
+
+            def fits(piece: str, long: str = sentence) -> bool:
+                return piece is not long and len(translator.encode([piece])[0]) <= translator.max_len
+
+            short = cut_text(sentence, fits)
             cut += 1
         fitting[-1] += short[0]
         fitting += [*short[1:-1], short[-1] + space]
