@@ -17,6 +17,7 @@ INLINE = frozenset(["a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "d
 VOID = frozenset(["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"])
 CODE = frozenset(["code", "kbd", "samp", "var"])  # not translated, but inside a sentence
 SKIPPED = frozenset(["script", "style", "pre", "textarea", "svg", "math", "template", "object", "iframe", "canvas", "noscript"])
+MAX_OPEN = 500  # characters < in a row, without a >
 _ATTRIBUTE = re.compile(r"""(?i)(?<=\s)(?:alt|title)\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)')""")
 
 
@@ -100,6 +101,8 @@ class _Attribute(NamedTuple):
 def read_html(content: bytes) -> Document:
     """The text of each block and of alt and title attributes."""
     mark, page = decode_document(content)
+    if max(stretch.count("<") for stretch in page.split(">")) > MAX_OPEN:  # the parser would look for the end of each of them
+        raise ValueError(f"has over {MAX_OPEN:,} characters < without a > after them; is it a web page?")
     parts = _parts(page)
     blocks, texts = list[_Block | _Attribute](), list[str]()
     start = 0
