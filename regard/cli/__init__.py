@@ -20,6 +20,7 @@ from regard.cli.convert import export, import_
 from regard.cli.inspect import cost, show
 from regard.cli.io import note
 from regard.cli.predict import ask, caption, classify, embed, fill, generate, neighbors, transcribe, translate
+from regard.cli.trace import trace
 from regard.cli.train import compare, recipes, score, train
 from regard.version import VERSION
 
@@ -32,7 +33,7 @@ app = typer.Typer(
     help="Train, run and see inside Transformers, on your own data, on your own machine.",
 )  # fmt: skip
 VERBS = (train, recipes, translate, ask, generate, fill, classify, caption, transcribe, embed, neighbors, import_, export, score,
-         compare, show, cost)  # fmt: skip
+         compare, show, trace, cost)  # fmt: skip
 for verb in VERBS:
     app.command(verb.__name__.rstrip("_"))(verb)
 

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Device", "DocumentFile", "DrawingFile", "GridFile", "HFCheckpointPath", "Head",
-           "Images", "Input", "Json", "Layer", "LengthPenalty", "MaskedTexts", "NBest", "Out", "Precision", "PrefixedTexts",
-           "Recipe", "RunPath", "Seed", "Sentences", "SoundFiles", "Split", "SplitTexts", "StopStrings", "Strict", "Temperature", "TextsOrImages",
+__all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Device", "DocumentFile", "DrawingFile", "GlossaryFile", "GridFile",
+           "HFCheckpointPath", "Head", "Images", "Input", "Json", "Layer", "LengthPenalty", "MaskedTexts",
+           "NBest", "Out", "Precision", "PrefixedTexts", "Recipe", "RunPath", "Seed", "Sentences", "SoundFiles", "Split",
+           "SplitTexts", "StopStrings", "Strict", "Temperature", "TextsOrImages",
            "Tokens", "TopK", "TopP", "VectorFile", "Word", "Words"]  # fmt: skip
 
 # fmt: off
@@ -54,6 +55,8 @@ Tokens = Annotated[int | None, typer.Option(
     help="Maximum number of tokens to generate.  [default: 200, or the rest of the context]", show_default=False)]
 AnswerTokens = Annotated[int | None, typer.Option("--tokens",
     help="Maximum number of tokens of an answer.  [default: 20 + twice those of the text]", show_default=False)]
+GlossaryFile = Annotated[Path | None, typer.Option("--glossary",
+    help="Terms and the translations to use for them, on each line a term, a tab and its translation.", show_default=False)]
 StopStrings = Annotated[list[str] | None, typer.Option(
     help="Stop before this string; can be repeated.", show_default=False)]
 VectorFile = Annotated[Path | None, typer.Option(help="Write the vectors to this .npy file, one per row.", show_default=False)]

@@ -56,8 +56,8 @@ SOUNDS = frozenset((".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".
 def translate(run: RunPath, sentences: options.Sentences = None, input_: Input = None, out: options.DocumentFile = None,
               beam: options.Beam = None, n_best: options.NBest = 1, length_penalty: options.LengthPenalty = None,
               tokens: options.AnswerTokens = None, batch: options.BatchSize = None, temperature: options.Temperature = None,
-              top_k: options.TopK = 0, top_p: options.TopP = 1.0, seed: options.Seed = 0, split: options.SplitTexts = None,
-              strict: options.Strict = False, device: Device = "auto", precision: Precision = "float32",
+              top_k: options.TopK = 0, top_p: options.TopP = 1.0, seed: options.Seed = 0, glossary: options.GlossaryFile = None,
+              split: options.SplitTexts = None, strict: options.Strict = False, device: Device = "auto", precision: Precision = "float32",
               json_: Json = False) -> int:  # fmt: skip
     """Translate texts with a trained run; or a document (.srt, .html, .docx, .txt), whose format is kept.
 
@@ -70,7 +70,7 @@ def translate(run: RunPath, sentences: options.Sentences = None, input_: Input =
     document = prepare_document(input_, out, sentences, n_best, json_) if is_document(input_, out) else None
     translator: Translator = open_run(run, "translate", device, precision)
     search = partial(translator.translate, beam=beam, n_best=n_best, length_penalty=length_penalty, tokens=tokens,
-                     batch=batch, temperature=temperature, top_k=top_k, top_p=top_p)  # fmt: skip
+                     batch=batch, temperature=temperature, top_k=top_k, top_p=top_p, glossary=glossary)  # fmt: skip
     if document is not None:
         return translate_document(partial(search, seed=seed, split=split), document, out)
     split = translator.splits if split is None else split

@@ -227,7 +227,7 @@ def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, e
         if allocation is None:
             score, kept = unfinished.topk(width)  # (B, W)
         else:
-            kept = unfinished.isinf().int().argsort(1, stable=True)[:, :width]  # the first
+            kept = unfinished.isinf().int().argsort(stable=True, dim=1)[:, :width]  # the first
             score = unfinished.gather(1, kept)
         if recorder is not None:
             done = torch.zeros_like(ends).index_put_((row, rank), torch.ones_like(row, dtype=torch.bool))
@@ -276,11 +276,12 @@ def _join_history(prompt: Tensor, sentence: Tensor, output: Tensor) -> Tensor:
 
 def _record_greedy(recorder: SearchTrace, model: Decoder, rows: list[int], history: Tensor, logits: Tensor, token: Tensor,
                    eos: int, limits: list[int], prompt: int) -> None:  # fmt: skip
-    """A step of greedy search as that of a beam of 1; its score is the token's log-probability."""
+    """A step of greedy search as that of a beam of 1."""
     logs = (logits - _log_normalizer(model, logits)[:, None])[:, None]  # (B, 1, V)
     length = history.shape[1] - prompt + 1
     ended = (token == eos) | torch.tensor([length >= limits[i] for i in rows], device=token.device)
-    candidates = logs[:, 0].gather(1, token[:, None]), torch.zeros_like(token)[:, None], token[:, None]
+    before = logs.new_tensor([[steps[-1].branches[0].score if (steps := recorder.sentences.get(i)) else 0.0] for i in rows])
+    candidates = before + logs[:, 0].gather(1, token[:, None]), torch.zeros_like(token)[:, None], token[:, None]
     recorder.record(rows, history[:, None], logs, candidates, ended[:, None], torch.where(ended, -1, 0)[:, None])
 
 

@@ -22,13 +22,14 @@ from regard.data.sources import SOURCES
 from regard.data.text.batches import PairBatch, all_pair_batches, pad, pair_batches
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, prepare_pairs, require_special
+from regard.data.text.glossary import GlossaryLike, continuing_tokens, to_glossary
 from regard.data.text.references import choose_references
 from regard.data.text.rows import ReadNotes
 from regard.data.text.splits import find_split, source_names, task_prefixes
 from regard.data.text.store import PairStore, TextStore
 from regard.data.text.tokenizer import Tokenizer, to_ids
 from regard.decode import search
-from regard.decode.constraints import Constraint
+from regard.decode.constraints import Constraint, Required, constrained, required_phrases
 from regard.decode.fast import decoder
 from regard.decode.logits_processors import logits_processor
 from regard.decode.search import Hypothesis
@@ -118,6 +119,7 @@ class Translator:
     def translate(
         self, texts: Sequence[str] | Sequence[list[int]], *, beam: int | None = None, n_best: int = 1,
         length_penalty: float | None = None, tokens: int | None = None, batch: int | None = None,
+        glossary: GlossaryLike | None = None,
         temperature: float | None = None, top_k: int = 0, top_p: float = 1.0, seed: int = 0, scored: bool = False,
         split: bool | None = None, protect: bool | None = None, details: bool = False,
         progress: Callable[[int], None] = lambda done: None,
@@ -132,6 +134,8 @@ class Translator:
         `beam` and `length_penalty` are the run's unless given; with a `temperature` an answer is sampled instead of searched for.
         `tokens` is the most tokens of the answer to a sentence.  Greedy answers and samples have scores only if `scored`.
         `details` asks for the probability of each token and the coverage of the source by attention.  An empty text stays empty.
+        A `glossary` (a file of lines with source term, tab, target term; or a dictionary) gives translations that an answer must
+        use.
         """
         decode = self.run.decode
         width, size = decode.beam_size if beam is None else beam, decode.batch_size if batch is None else batch
@@ -142,6 +146,7 @@ class Translator:
         if tokens is not None and tokens < 1:
             raise ValueError(f"answers of {tokens} tokens; ask for 1 or more")
         sampling = None if temperature is None else Sampling(temperature, top_k, top_p, seed)
+        glossary = to_glossary(glossary) if glossary is not None else None
 
         def translate_ids(sources: list[list[int]], phrases: list[list[list[int]]] | None) -> list[Translation]:
             for number, ids in enumerate(sources, 1):
@@ -150,8 +155,13 @@ class Translator:
             def report(done: int) -> None:  # in texts, of which each may have several sentences
                 progress(done * len(texts) // len(sources))
 
+            # Nothing can be required of a sample, nor of an answer that has no room for it.
+            phrases = None if sampling or phrases is None else [
+                some if sum(map(len, some)) + 2 <= self._room(ids, some, tokens) else [] for ids, some in zip(sources, phrases, strict=True)
+            ]  # fmt: skip
             answers = self.search(sources, beam=1 if sampling else width, batch=size, penalty=penalty, scored=scored,
-                                  logprobs=details, tokens=tokens, sampling=sampling, constraints=phrases, progress=report)  # fmt: skip
+                                  logprobs=details, tokens=tokens, sampling=sampling, constraints=phrases, glossary=glossary,
+                                  progress=report)  # fmt: skip
             best = [self._translation(ids, found[:n_best]) for ids, found in zip(sources, answers, strict=True)]
             if details:
                 covered = source_coverage(self.model, self.tokenizer.special, sources, [answer.ids for answer in best])
@@ -165,6 +175,10 @@ class Translator:
         how = SentenceTranslator(self.encode, partial(self.decode_ids, self.tokenizer), self.tokenizer.ids_to_tokens, translate_ids,
                                  self.max_len, self.tokenizer.special.unk, penalty)  # fmt: skip
         return translate_texts(how, texts, sources, split, protect)  # type: ignore[arg-type]
+
+    def _room(self, source: list[int], phrases: list[list[int]], tokens: int | None) -> int:
+        """The most tokens of an answer that must contain phrases."""
+        return int(min(self.max_answer(len(source)) + sum(map(len, phrases)), self._context) if tokens is None else tokens)
 
     def _translation(self, source: list[int], hypotheses: list[Hypothesis]) -> Translation:
         best = [
@@ -180,12 +194,14 @@ class Translator:
     def search(
         self, sources: Sequence[list[int]], *, beam: int, batch: int, penalty: float, scored: bool = False,
         logprobs: bool = False, tokens: int | None = None, sampling: Sampling | None = None,
-        constraints: Sequence[Sequence[Constraint]] | None = None, progress: Callable[[int], None] = lambda done: None,
+        constraints: Sequence[Sequence[Constraint]] | None = None, glossary: GlossaryLike | None = None,
+        progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Token ids in, token ids out: the answers to each sentence, best first, in the order of the sentences.
 
         `logprobs` asks for the log-probability of each token.  `constraints` are phrases, for each sentence, that its answers
-        must contain: each is a list of token ids, or a list of such alternatives.
+        must contain: each is a list of token ids, or a list of such alternatives.  A `glossary` adds a translation of each of its
+        terms that a sentence has.
         """
         special, device = self.tokenizer.special, next(self.model.parameters()).device
         processor = logits_processor(self.run.decode, special.eos)
@@ -193,9 +209,27 @@ class Translator:
                                 "processor": processor}  # fmt: skip
         generator, steps = torch.Generator(device).manual_seed(sampling.seed if sampling else 0), decoder(self.model)
 
+        if sampling is not None and (constraints is not None or glossary is not None):
+            raise ValueError("phrases cannot be required of a sample; leave out the temperature")
+        if constraints is not None and len(constraints) != len(sources):
+            raise ValueError(f"constraints for {len(constraints)} sentences, got {len(sources)}; give a list for each")
+        required = self._require(sources, constraints or [[]] * len(sources), glossary) if constraints or glossary else None
+
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
             source = pad([sources[row] for row in rows], special).to(device)
             limits = torch.tensor([self.max_answer(len(sources[row]), tokens) for row in rows], device=device)
+            if required is None or not any(required[row].phrases for row in rows):
+                return plain(source, limits)
+            needs = [required[row] for row in rows]
+            more = torch.tensor([sum(need.shortest) if tokens is None else 0 for need in needs], device=device)
+            return constrained(
+                source, limits, (limits + more).clamp(max=int(min(self._context, 2**31))), needs, width=beam, eos=special.eos,
+                decode=self.run.decode, plain=plain,
+                beam=lambda source, limits, width, allocation: search.beam(
+                    steps, source, limits, width=width, allocation=allocation, **ends),
+            )  # fmt: skip
+
+        def plain(source: Tensor, limits: Tensor) -> list[list[Hypothesis]]:
             if sampling is not None:
                 drawn = search.sample(steps, source, limits, **ends, scored=scored, generator=generator,
                                       temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)  # fmt: skip
@@ -217,6 +251,17 @@ class Translator:
                 done += len(rows)
                 progress(done)
         return answers
+
+    def _require(self, sources: Sequence[list[int]], constraints: Sequence[Sequence[Constraint]],
+                 glossary: GlossaryLike | None) -> list[Required]:  # fmt: skip
+        """What the answer to each sentence must contain."""
+        eos, tokenizer = self.tokenizer.special.eos, self.tokenizer
+        if glossary is None:
+            return [required_phrases(phrases, eos) for phrases in constraints]
+        terms, continuing = to_glossary(glossary), continuing_tokens(tokenizer)
+        phrases = terms.phrases(tokenizer)
+        found = ([phrases[term] for term in terms.find(tokenizer.decode(source))] for source in sources)
+        return [required_phrases([*own, *more], eos, continuing) for own, more in zip(constraints, found, strict=True)]
 
     def _threads(self, sentences: int) -> int:
         """How many threads pay off, each on a core of its own."""

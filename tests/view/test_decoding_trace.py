@@ -1,0 +1,84 @@
+"""The steps of a search in words, as a table, a tree and JSON."""
+
+import json
+
+import pytest
+from rich.console import Console
+
+from regard.data.text.toys import toy_pairs
+from regard.tasks.load import load
+from regard.view.trace import to_table, to_tree, trace_decoding
+
+[(TEXT, _)] = toy_pairs("reverse", "test", 1)
+
+
+@pytest.fixture(scope="module")
+def translator(small_run):
+    return load(small_run)
+
+
+def plain(what: object) -> str:
+    console = Console(width=200, no_color=True, force_terminal=False)
+    with console.capture() as capture:
+        console.print(what)
+    return capture.get()
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_the_answer_of_a_trace_is_the_translation(translator, beam):
+    trace = trace_decoding(translator, TEXT, beam=beam)
+    [answer] = translator.translate([TEXT], beam=beam, scored=True)
+    assert trace.text == answer.text
+    assert trace.score == pytest.approx(answer.score, abs=1e-5)
+    assert len(trace.steps) >= len(answer.ids)
+    assert trace.steps[0].beams[0].inputs == ["<s>"]
+
+
+def test_the_table_has_each_step_with_its_input_and_likely_tokens(translator):
+    trace = trace_decoding(translator, TEXT, beam=1, top=2)
+    lines = plain(to_table(trace)).splitlines()
+    assert len(lines) == 1 + len(trace.steps)
+    for number, (line, step) in enumerate(zip(lines[1:], trace.steps, strict=True), 1):
+        [beam] = step.beams
+        assert line.split()[0] == str(number)
+        assert " ".join(beam.inputs) in line
+        assert all(f"{word.token} {word.probability:.1%}" in line for word in beam.top)
+        assert len(beam.top) == 2
+
+
+def test_the_tree_has_kept_dropped_and_finished_branches(translator):
+    trace = trace_decoding(translator, TEXT, beam=3)
+    lines = plain(to_tree(trace)).splitlines()
+    branches = [branch for step in trace.steps for branch in step.branches]
+    assert len(lines) == 1 + len(branches)
+    assert sum("✗" in line for line in lines) == sum(branch.fate == "dropped" for branch in branches) > 0
+    assert sum("✓ finished" in line for line in lines) == sum(branch.fate == "finished" for branch in branches) >= 3
+    assert max(branch.score for branch in branches if branch.fate == "finished") == pytest.approx(trace.score)
+
+
+def test_a_prompt_is_traced_as_the_decoder_reads_it(text_runs):
+    generator = load(text_runs / "gpt")
+    trace = trace_decoding(generator, "the cat", tokens=4)
+    assert len(trace.steps) == 4
+    assert trace.steps[1].beams[0].inputs == [*trace.source, trace.answer[0]]
+
+
+def test_the_command_prints_steps_and_json(small_run, regard):
+    printed = regard("trace", small_run, TEXT, "--beam", 2, "--top", 2)
+    assert printed.code == 0
+    assert "time step" in printed.out
+    assert "finished" in printed.out
+    found = json.loads(regard("trace", small_run, TEXT, "--beam", 2, "--json").out)
+    assert found["text"] == regard("translate", small_run, TEXT, "--beam", 2).out.strip()
+    assert {branch["fate"] for step in found["steps"] for branch in step["branches"]} == {"kept", "finished", "dropped"}
+
+
+@pytest.mark.parametrize(("words", "message"), [(["--beam", "0"], "use 1 or more"), (["--top", "0"], "use 1 or more")])
+def test_options_that_cannot_be_met_are_refused(small_run, regard, words, message):
+    found = regard("trace", small_run, TEXT, *words)
+    assert (found.code, message in found.err) == (2, True)
+
+
+def test_a_text_without_words_and_a_model_that_does_not_decode_are_refused(small_run, text_runs, regard):
+    assert "there is no text" in regard("trace", small_run, " ").err
+    assert "is not traced" in regard("trace", text_runs / "bert", "the cat").err
