@@ -50,7 +50,9 @@ def test_mistakes_with_documents_are_one_line(regard, small_run, tmp_path):
     assert_refused(regard("translate", small_run, "a b", "--out", tmp_path / "x.srt"), "give one with --input")
     assert_refused(regard("translate", small_run, "--input", other, "--out", tmp_path / "x.tsv"), "is for documents (.srt")
     assert_refused(regard("translate", small_run, "--input", write(tmp_path / "a.docx", b"x")), "give --out FILE.docx")
-    assert_refused(regard("translate", small_run, "--input", write(tmp_path / "b.srt", b"no times")), "b.srt has no line of times")
+    assert_refused(
+        regard("translate", small_run, "--input", write(tmp_path / "b.srt", b"no times")), "b.srt has no line of times"
+    )
     assert_refused(regard("translate", small_run, "--input", tmp_path / "none.html"), "no file")
     assert file.read_text() == SRT
 

@@ -147,8 +147,12 @@ def test_lines_that_are_not_text_are_skipped_and_listed_at_the_end(regard, small
     assert len(result.out.splitlines()) == 4
     first, *rest = result.err.splitlines()
     assert first == "regard: skipped 2 of 4:"
-    assert [line.split(";")[0] for line in rest] == [f"  {file} line {n} is not UTF-8 at byte 1 (0x{b})" for n, b in ((2, "ff"), (4, "e9"))]
-    assert_refused(regard("translate", small_run, "--input", write(tmp_path / "bad.txt", b"\xff\n")), "bad.txt line 1 is not UTF-8")
+    assert [line.split(";")[0] for line in rest] == [
+        f"  {file} line {n} is not UTF-8 at byte 1 (0x{b})" for n, b in ((2, "ff"), (4, "e9"))
+    ]
+    assert_refused(
+        regard("translate", small_run, "--input", write(tmp_path / "bad.txt", b"\xff\n")), "bad.txt line 1 is not UTF-8"
+    )
 
 
 def test_an_unknown_command_is_refused_with_the_nearest(regard):

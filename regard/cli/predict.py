@@ -57,8 +57,8 @@ def translate(run: RunPath, sentences: options.Sentences = None, input_: Input =
               beam: options.Beam = None, n_best: options.NBest = 1, length_penalty: options.LengthPenalty = None,
               tokens: options.AnswerTokens = None, batch: options.BatchSize = None, temperature: options.Temperature = None,
               top_k: options.TopK = 0, top_p: options.TopP = 1.0, seed: options.Seed = 0, glossary: options.GlossaryFile = None,
-              split: options.SplitTexts = None, strict: options.Strict = False, device: Device = "auto", precision: Precision = "float32",
-              json_: Json = False) -> int:  # fmt: skip
+              split: options.SplitTexts = None, strict: options.Strict = False, device: Device = "auto",
+              precision: Precision = "float32", json_: Json = False) -> int:  # fmt: skip
     """Translate texts with a trained run; or a document (.srt, .html, .docx, .txt), whose format is kept.
 
     regard translate runs/multi30k "A man is riding a bike." --beam 5 --n-best 3
@@ -78,7 +78,8 @@ def translate(run: RunPath, sentences: options.Sentences = None, input_: Input =
 
 
 def _answer(translator: "Translator", search: "Callable[..., list[Translation]]", sentences: list[str] | None,
-            input_: Path | None, failures: Failures, split: bool, json_: bool, n_best: int = 1, seed: int = 0) -> int:  # fmt: skip
+            input_: Path | None, failures: Failures, split: bool, json_: bool, n_best: int = 1, seed: int = 0,
+            ) -> int:  # fmt: skip
     """Print an answer for each text; one too long is skipped unless texts are split."""
     from regard.cli.documents import AnswerNotes
 

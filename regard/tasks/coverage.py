@@ -1,8 +1,8 @@
 """Coverage of a source by cross-attention: a low value says that a translation left something out.
 
 A source token is covered by the attention that all steps of the decoder give it, at most 1; coverage is the mean of its tokens.
-This is the sum inside the coverage penalty of https://arxiv.org/abs/1609.08144, equation 14, without its logarithm.  The weights are
-the mean of all layers and heads; the source's end token is left out and the rest scaled to sum to one at each step.
+This is the sum inside the coverage penalty of https://arxiv.org/abs/1609.08144, equation 14, without its logarithm.  The weights
+are the mean of all layers and heads; the source's end token is left out and the rest scaled to sum to one at each step.
 
 Shapes: B batch, H heads, T target and S source tokens, each with one special token.
 """
@@ -24,7 +24,7 @@ PAIRS = 16  # sentence pairs read at once
 @torch.inference_mode()
 def source_coverage(model: nn.Module, special: SpecialTokens, sources: Sequence[list[int]],
                     targets: Sequence[list[int]]) -> list[float | None]:  # fmt: skip
-    """The coverage of each source while the model reads its translation; None without cross-attention or without a source token."""
+    """The coverage of each source while the model reads its translation; None without cross-attention, or of no token."""
     names = [name for name in attention_modules(model) if name.startswith("decoder") and name.endswith("cross")]
     found: list[float | None] = [None] * len(sources)
     rows = [row for row, ids in enumerate(sources) if ids]

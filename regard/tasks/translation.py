@@ -126,10 +126,10 @@ class Translator:
     ) -> list[Translation]:  # fmt: skip
         """Translate texts, or single sentences as the token ids that `encode` returns.
 
-        A text is split into lines and sentences, translated and put together again with its spaces and line breaks; a sentence that
-        is too long is cut at a clause or a word.  `split=False` keeps one as one, and refuses a too long one by its number.
-        Placeholders, tags, URLs, e-mail addresses, emoji and numbers are kept as they are, unless `protect=False`.  Both are off for
-        models with task prefixes or sentinels unless asked for.  Of token ids nothing is split or protected.
+        A text is split into lines and sentences, translated and put together again with its spaces and line breaks; a sentence
+        that is too long is cut at a clause or a word.  `split=False` keeps one as one, and refuses a too long one by its number.
+        Placeholders, tags, URLs, e-mail addresses, emoji and numbers are kept as they are, unless `protect=False`.  Both are off
+        for models with task prefixes or sentinels unless asked for.  Of token ids nothing is split or protected.
 
         `beam` and `length_penalty` are the run's unless given; with a `temperature` an answer is sampled instead of searched for.
         `tokens` is the most tokens of the answer to a sentence.  Greedy answers and samples have scores only if `scored`.
@@ -157,7 +157,8 @@ class Translator:
 
             # Nothing can be required of a sample, nor of an answer that has no room for it.
             phrases = None if sampling or phrases is None else [
-                some if sum(map(len, some)) + 2 <= self._room(ids, some, tokens) else [] for ids, some in zip(sources, phrases, strict=True)
+                some if sum(map(len, some)) + 2 <= self._room(ids, some, tokens) else []
+                for ids, some in zip(sources, phrases, strict=True)
             ]  # fmt: skip
             answers = self.search(sources, beam=1 if sampling else width, batch=size, penalty=penalty, scored=scored,
                                   logprobs=details, tokens=tokens, sampling=sampling, constraints=phrases, glossary=glossary,
@@ -172,8 +173,9 @@ class Translator:
         if texts and isinstance(texts[0], list):
             return translate_ids(sources, None)
         split, protect = self.splits if split is None else split, self.splits if protect is None else protect
-        how = SentenceTranslator(self.encode, partial(self.decode_ids, self.tokenizer), self.tokenizer.ids_to_tokens, translate_ids,
-                                 self.max_len, self.tokenizer.special.unk, penalty)  # fmt: skip
+        tokenizer = self.tokenizer
+        how = SentenceTranslator(self.encode, partial(self.decode_ids, tokenizer), tokenizer.ids_to_tokens, translate_ids,
+                                 self.max_len, tokenizer.special.unk, penalty)  # fmt: skip
         return translate_texts(how, texts, sources, split, protect)  # type: ignore[arg-type]
 
     def _room(self, source: list[int], phrases: list[list[int]], tokens: int | None) -> int:

@@ -6,6 +6,7 @@ Text in script, style, pre, code and the like, and in elements with translate="n
 import html
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from typing import NamedTuple
 
 from regard.data.documents.document import Document, decode_document
@@ -13,7 +14,41 @@ from regard.data.documents.inline import Mark, from_tags, to_tags
 
 __all__ = ["read_html"]
 
-INLINE = frozenset(["a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font", "i", "img", "ins", "label", "mark", "q", "ruby", "s", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u", "wbr"])  # fmt: skip
+INLINE = frozenset(
+    [
+        "a",
+        "abbr",
+        "acronym",
+        "b",
+        "bdi",
+        "bdo",
+        "big",
+        "cite",
+        "data",
+        "del",
+        "dfn",
+        "em",
+        "font",
+        "i",
+        "img",
+        "ins",
+        "label",
+        "mark",
+        "q",
+        "ruby",
+        "s",
+        "small",
+        "span",
+        "strike",
+        "strong",
+        "sub",
+        "sup",
+        "time",
+        "tt",
+        "u",
+        "wbr",
+    ]
+)
 VOID = frozenset(["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"])
 CODE = frozenset(["code", "kbd", "samp", "var"])  # not translated, but inside a sentence
 SKIPPED = frozenset(["script", "style", "pre", "textarea", "svg", "math", "template", "object", "iframe", "canvas", "noscript"])
@@ -163,7 +198,7 @@ def _parts(page: str) -> list[_Part]:
     start = events[0].start
     if start:
         parts.append(_Part("other", "", page[:start]))
-    for event, after in zip(events, events[1:], strict=False):
+    for event, after in pairwise(events):
         raw = page[event.start : after.start]
         if skipped:
             parts[-1] = parts[-1]._replace(raw=parts[-1].raw + raw)
