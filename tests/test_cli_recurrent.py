@@ -123,8 +123,12 @@ def test_int8_translates_with_rounded_weights(regard, runs, monkeypatch, family)
 
 
 def test_a_sentence_longer_than_the_positions_of_a_location_score_is_refused(regard, runs):
-    assert regard("translate", runs / "location", "a b c d e f g h i j k l").code == 0
-    assert_refused(regard("translate", runs / "location", "a b c d e f g h i j k l m"), "sentence 1 has 13 tokens", "at most 12")
+    assert regard("translate", runs / "location", "--no-split", "a b c d e f g h i j k l").code == 0
+    assert_refused(
+        regard("translate", runs / "location", "--no-split", "a b c d e f g h i j k l m"),
+        "sentence 1 has 13 tokens",
+        "at most 12",
+    )
 
 
 @EACH
