@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from regard.data.files import write_atomic
 from regard.layers.tap import watch
 from regard.models.lrnet import LocalRelation, LRNet
+from regard.models.resnet import ResNet
 from regard.models.swin import Block, Swin, attention_received
 from regard.tasks.image_classification import ImageClassifier
+from regard.view.class_activation import class_activation, evidence
 from regard.view.draw import check_file, new_figure, palette, save_figure
 from regard.view.maps import require_index
 
@@ -73,6 +75,12 @@ def map_image_attention(classifier: ImageClassifier, image: str | Path | npt.NDA
     with watch(model) as recorded, _record_grids(model) as grids, torch.inference_mode():
         probabilities = model(classifier.to_input(square))[0].softmax(-1)
     layers = [(name, calls[0].float().cpu()) for name, calls in recorded.items() if calls]
+    if not layers and isinstance(model, ResNet) and classifier.trained and not (layer or head):
+        label = int(probabilities.argmax())
+        shares = evidence(class_activation(model, classifier.to_input(square), label)).float().cpu()
+        name, title = classifier.labels[label], f"{classifier.run.name}: class activation map, it has no attention"
+        return ImageMap(title, name, float(probabilities.max()), model_pixels(square, side).tolist(),
+                        [Panel("evidence for its class", shares.tolist())])  # fmt: skip
     if not layers:
         raise ValueError(f"{classifier.run.name} is a {classifier.run.family} without attention; there is nothing to show: "
                          f"train one with 'model.attention=[2]', or a vit or a swin")  # fmt: skip
