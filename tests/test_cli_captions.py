@@ -72,18 +72,21 @@ def test_one_pixel_and_huge_images_have_captions(regard, run, home):
     assert regard("caption", run, home / "one.png", "--show", "one.png").code == 0
 
 
-def test_an_unreadable_image_does_not_lose_the_captions_before_it(regard, run, home):
-    result = regard("caption", run, home / "dog.png", home / "text.jpg", home / "cat.png")
-    assert result.code == 2
-    assert [line.split("\t")[0] for line in result.out.splitlines()] == [str(home / "dog.png")]
+def test_an_unreadable_image_is_skipped_and_marked(regard, run, home):
+    files = [home / "dog.png", home / "text.jpg", home / "cat.png"]
+    result = regard("caption", run, *files)
+    assert result.code == 0
+    assert [line.split("\t")[0] for line in result.out.splitlines()] == [str(file) for file in files]
+    assert result.out.splitlines()[1] == f"{home / 'text.jpg'}\t"
+    assert result.err.startswith("regard: skipped 1 of 3: ")
     assert result.err.count("\n") == 1
+    assert regard("caption", run, *files, "--strict").code == 2
 
 
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
         (("none.jpg",), "no file none.jpg; check the path"),
-        (("HOME",), "is a folder; give an image file"),
         (("HOME/text.jpg",), "is not a readable image: it begins with 'this is no image'"),
         (("HOME/dog.png", "--beam", "0"), "beam 0"),
         (("HOME/dog.png", "--beam", "2", "--n-best", "3"), "n_best from 1 to the beam"),

@@ -115,16 +115,59 @@ def timed(run) -> float:
 
 
 def test_a_sentence_of_a_hundred_thousand_characters_is_refused_with_the_limit_before_decoding(regard, small_run):
-    short = timed(lambda: regard("translate", small_run, "a b " * 60))
-    long = timed(lambda: assert_refused(regard("translate", small_run, "a b " * 25_000), "sentence 1", "at most 256"))
+    short = timed(lambda: regard("translate", small_run, "--no-split", "a b " * 60))
+    whole = ("translate", small_run, "--no-split", "a b " * 25_000)
+    long = timed(lambda: assert_refused(regard(*whole), "sentence 1", "at most 256"))
     assert long < 10 * short  # encoding only: it is not translated
 
 
-def test_sentences_before_a_too_long_one_are_translated_first(regard, small_run):
-    result = regard("translate", small_run, "a b", "c d", "a b " * 25_000, "e f")
-    assert result.code == 2
-    assert len(result.out.splitlines()) == 2
-    assert "sentence 3" in result.err
+def test_a_too_long_sentence_is_skipped_and_marked_and_the_others_are_translated(regard, small_run):
+    texts = ("a b", "c d", "a b " * 25_000, "e f")
+    result = regard("translate", small_run, "--no-split", *texts)
+    assert result.code == 0
+    assert [bool(line) for line in result.out.splitlines()][2:] == [False, True]
+    assert result.err.startswith("regard: skipped 1 of 4: sentence 3 has 50,000 tokens")
+    strict = regard("translate", small_run, "--no-split", "--strict", *texts)
+    assert (strict.code, strict.out, strict.err) == (2, result.out, result.err)
+    lines = [json.loads(line) for line in regard("translate", small_run, "--no-split", "--json", *texts).out.splitlines()]
+    assert ["error" in line for line in lines] == [False, False, True, False]
+    assert "sentence 3" in lines[2]["error"]
+
+
+def test_a_too_long_sentence_is_cut_and_reported_if_texts_are_split(regard, small_run):
+    result = regard("translate", small_run, "a b " * 200)
+    assert result.code == 0
+    assert result.err == "1 sentence longer than this model takes, translated in pieces\n"
+
+
+def test_lines_that_are_not_text_are_skipped_and_listed_at_the_end(regard, small_run, tmp_path):
+    file = write(tmp_path / "in.txt", b"a b\n\xff\xfe\nc d\n\xe9\n")
+    result = regard("translate", small_run, "--input", file)
+    assert result.code == 0
+    assert len(result.out.splitlines()) == 4
+    first, *rest = result.err.splitlines()
+    assert first == "regard: skipped 2 of 4:"
+    assert [line.split(";")[0] for line in rest] == [
+        f"  {file} line {n} is not UTF-8 at byte 1 (0x{b})" for n, b in ((2, "ff"), (4, "e9"))
+    ]
+    assert_refused(
+        regard("translate", small_run, "--input", write(tmp_path / "bad.txt", b"\xff\n")), "bad.txt line 1 is not UTF-8"
+    )
+
+
+def test_an_unknown_command_is_refused_with_the_nearest(regard):
+    assert_refused(regard("tranlsate", "x"), "no command 'tranlsate' (did you mean 'translate'?)", "commands are train, recipes")
+    result = regard("serve", "x")
+    assert_refused(result, "no command 'serve'")
+    assert "serve --help" not in result.err
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "a\x07b", "\x9b2J", "x\u202etxt.exe", "two\nlines"])
+def test_control_characters_of_names_do_not_reach_the_terminal(regard, small_run, name):
+    for words in (("translate", name, "a b"), (name,), ("train", name), ("translate", small_run, "--input", name)):
+        result = regard(*words)
+        assert result.code == 2
+        assert result.err.isprintable() or result.err[:-1].isprintable()
 
 
 def test_a_folder_without_a_run_is_refused(regard, tmp_path):

@@ -50,13 +50,34 @@ def test_a_file_that_is_not_an_image_is_refused_in_one_line(regard, trained, tmp
     assert "no.png is not a readable image" in result.err
 
 
-def test_the_results_before_an_unreadable_image_are_printed(regard, trained, photos, tmp_path):
+def test_an_unreadable_image_is_skipped_and_marked(regard, trained, photos, tmp_path):
     (tmp_path / "no.png").write_bytes(b"not an image")
-    good = [photos / "day" / f"{number}.png" for number in range(2)]
-    result = regard("classify", trained, *good, tmp_path / "no.png", photos / "night" / "0.png")
-    assert result.code == 2
+    files = [photos / "day" / "0.png", tmp_path / "no.png", photos / "night" / "0.png"]
+    result = regard("classify", trained, *files)
+    assert result.code == 0
     assert result.err.count("\n") == 1
-    assert [line.split("\t")[0] for line in result.out.splitlines()] == [str(file) for file in good]
+    assert f"skipped 1 of 3: {tmp_path / 'no.png'} is not a readable image" in result.err
+    rows = [line.split("\t") for line in result.out.splitlines()]
+    assert [row[0] for row in rows] == [str(file) for file in files]
+    assert [bool(row[1]) for row in rows] == [True, False, True]
+    assert regard("classify", trained, *files, "--strict").code == 2
+    lines = [json.loads(line) for line in regard("classify", trained, *files, "--json").out.splitlines()]
+    assert ["error" in line for line in lines] == [False, True, False]
+    nothing = regard("classify", trained, tmp_path / "no.png", tmp_path / "none.png")
+    assert (nothing.code, nothing.out) == (2, "")
+    assert nothing.err.startswith("regard: skipped 2 of 2:\n")
+
+
+def test_classify_takes_folders_and_lists_their_images_by_name(regard, trained, photos, tmp_path):
+    result = regard("classify", trained, photos)
+    files = sorted(str(file) for file in photos.rglob("*.png"))
+    assert result.code == 0
+    assert [line.split("\t")[0] for line in result.out.splitlines()] == files
+    (tmp_path / "none").mkdir()
+    empty = regard("classify", trained, tmp_path / "none", photos / "day")
+    assert empty.code == 0
+    assert "the folder" in empty.err
+    assert "holds no file that ends in" in empty.err
 
 
 def test_an_image_classifier_refuses_the_verbs_of_text(regard, trained):

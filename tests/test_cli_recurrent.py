@@ -123,8 +123,12 @@ def test_int8_translates_with_rounded_weights(regard, runs, monkeypatch, family)
 
 
 def test_a_sentence_longer_than_the_positions_of_a_location_score_is_refused(regard, runs):
-    assert regard("translate", runs / "location", "a b c d e f g h i j k l").code == 0
-    assert_refused(regard("translate", runs / "location", "a b c d e f g h i j k l m"), "sentence 1 has 13 tokens", "at most 12")
+    assert regard("translate", runs / "location", "--no-split", "a b c d e f g h i j k l").code == 0
+    assert_refused(
+        regard("translate", runs / "location", "--no-split", "a b c d e f g h i j k l m"),
+        "sentence 1 has 13 tokens",
+        "at most 12",
+    )
 
 
 @EACH
@@ -263,6 +267,14 @@ def test_a_layer_or_head_that_a_bahdanau_lacks_is_refused(regard, runs, words):
 @EACH
 def test_an_empty_sentence_cannot_be_shown(regard, runs, family):
     assert_refused(regard("show", runs / family, ""), "an empty sentence has no attention to show")
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_a_recurrent_side_has_no_self_attention_to_show(regard, runs, side):
+    refused = f"the {side} of a bahdanau is recurrent and has no self-attention; use --which cross, or a model such as"
+    assert_refused(regard("show", runs / "bahdanau", "a b c", "--which", side), refused)
+    refused = f"the {side} of a seq2seq is recurrent and has no self-attention; use a model such as transformer or t5"
+    assert_refused(regard("show", runs / "seq2seq", "a b c", "--which", side), refused)
 
 
 def test_a_seq2seq_has_no_attention_to_show(regard, runs):

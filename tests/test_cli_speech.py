@@ -55,7 +55,7 @@ def test_silence_and_one_sample_are_transcribed_and_the_rest_goes_on(regard, ton
     assert result.out.endswith(f"{files[2]}\t{TEXT}\n")
 
 
-def test_a_bad_file_is_one_line_and_the_transcripts_before_it_are_printed(regard, tone_run, tmp_path):
+def test_a_bad_file_is_skipped_and_marked_and_a_folder_is_all_its_files(regard, tone_run, tmp_path):
     good = sound_file(tmp_path, "good.wav")
     (tmp_path / "text.wav").write_text("this is not sound\n")
     bad = {
@@ -67,9 +67,14 @@ def test_a_bad_file_is_one_line_and_the_transcripts_before_it_are_printed(regard
     for file, wanted in bad.items():
         assert_refused(regard("transcribe", tone_run, file), file.name, wanted)
         result = regard("transcribe", tone_run, good, file, good)
-        assert (result.code, result.out) == (2, f"{good}\t{TEXT}\n")
+        assert (result.code, result.out) == (0, f"{good}\t{TEXT}\n{file}\t\n{good}\t{TEXT}\n")
         assert result.err.count("\n") == 1
         assert wanted in result.err
+        assert regard("transcribe", tone_run, good, file, "--strict").code == 2
+    found = regard("transcribe", tone_run, tmp_path)
+    assert found.code == 0
+    assert len(found.out.splitlines()) == 4  # missing.wav is in no folder
+    assert found.err.startswith("regard: skipped 3 of 4:")
 
 
 def test_wrong_options_and_verbs_are_refused(regard, tone_run, tmp_path):

@@ -51,7 +51,7 @@ def show(
     from regard.view.draw import check_file
     from regard.view.maps import check_which
 
-    check_which(which)
+    side = check_which(which)
     if out:
         check_file(out)
         if len(what) > 1:
@@ -60,7 +60,7 @@ def show(
     if getattr(predictor, "INPUT", "") not in ("text", "image", "audio"):
         view.show(predictor, "", name=run)  # says which verbs there are
     for each in what:
-        attention = view.show(predictor, each, which=which, layer=layer, head=head, beam=beam, name=run)
+        attention = view.show(predictor, each, which=side, layer=layer, head=head, beam=beam, name=run)
         file = out
         if file is None and predictor.INPUT != "text":
             file = view.free_file(Path(f"{Path(each).stem}-attention.png"))
@@ -73,6 +73,7 @@ def _print_map(attention: "AnyMap", file: Path | None) -> None:
 
     from regard.view import caption_maps, draw, image_maps, speech_maps
     from regard.view.caption_maps import CaptionMap
+    from regard.view.draw import printable
     from regard.view.image_maps import ImageMap
     from regard.view.maps import AttentionMap
 
@@ -80,7 +81,7 @@ def _print_map(attention: "AnyMap", file: Path | None) -> None:
     if isinstance(attention, AttentionMap):
         if file:
             _print_notes(draw.to_file(attention, file))
-            print(f"saved {file}")
+            print(f"saved {printable(str(file))}")
         else:
             width = max(console.width, 6 * len(attention.columns) + 20)
             console.print(draw.to_terminal(attention, console.width), width=width, soft_wrap=True)
@@ -88,17 +89,17 @@ def _print_map(attention: "AnyMap", file: Path | None) -> None:
     assert file is not None
     if isinstance(attention, ImageMap):
         _print_notes(image_maps.to_file(attention, file))
-        print(f"{attention.caption}, saved {file}")
+        print(f"{printable(attention.caption)}, saved {printable(str(file))}")
     elif isinstance(attention, CaptionMap):
         _print_notes(caption_maps.to_file(attention, file))
         if attention.words:
             console.print(caption_maps.to_terminal(attention, console.width), soft_wrap=True)
-        print(f"{attention.caption or 'an empty caption'}, saved {file}")
+        print(f"{printable(attention.caption) or 'an empty caption'}, saved {printable(str(file))}")
     else:
         _print_notes(speech_maps.to_file(attention, file))
         for word in attention.words:
-            print(f"{word.start:.2f}", f"{word.end:.2f}", word.text, sep="\t")
-        print(f"{attention.transcript or 'an empty transcript'}, saved {file}")
+            print(f"{word.start:.2f}", f"{word.end:.2f}", printable(word.text), sep="\t")
+        print(f"{printable(attention.transcript) or 'an empty transcript'}, saved {printable(str(file))}")
 
 
 def _print_notes(notes: list[str]) -> None:

@@ -114,7 +114,9 @@ def expand_folders(names: "Iterable[str | BadInput]", endings: Collection[str]) 
             os.path.join(folder, file) for folder, _, files in os.walk(name) for file in files
             if not file.startswith(".") and os.path.splitext(file)[1].lower() in endings
         )  # fmt: skip
-        yield from found or [BadInput(name, f"the folder {name} holds no file that ends in {', '.join(sorted(endings)[:6])} …")]
+        if not found:
+            yield BadInput(name, f"the folder {name} holds no file that ends in {', '.join(sorted(endings)[:6])} …")
+        yield from found
 
 
 def _warn_if_empty(chunks: Iterator[list[Any]]) -> Iterator[list[Any]]:

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 __all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Device", "DocumentFile", "DrawingFile", "GlossaryFile", "GridFile",
-           "HFCheckpointPath", "Head", "Images", "Input", "Json", "Layer", "LengthPenalty", "MaskedTexts", "NBest", "Out",
-           "Precision", "PrefixedTexts", "Recipe", "RunPath", "Seed", "Sentences", "SoundFiles", "Split", "SplitTexts",
-           "StopStrings", "Strict", "Temperature", "TextsOrImages",
+           "HFCheckpointPath", "Head", "Images", "Input", "Json", "Layer", "LengthPenalty", "MaskedTexts",
+           "NBest", "Out", "Precision", "PrefixedTexts", "Recipe", "RunPath", "Seed", "Sentences", "SoundFiles", "Split",
+           "SplitTexts", "StopStrings", "Strict", "Temperature", "TextsOrImages",
            "Tokens", "TopK", "TopP", "VectorFile", "Word", "Words"]  # fmt: skip
 
 # fmt: off

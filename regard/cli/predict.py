@@ -56,10 +56,9 @@ SOUNDS = frozenset((".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".
 def translate(run: RunPath, sentences: options.Sentences = None, input_: Input = None, out: options.DocumentFile = None,
               beam: options.Beam = None, n_best: options.NBest = 1, length_penalty: options.LengthPenalty = None,
               tokens: options.AnswerTokens = None, batch: options.BatchSize = None, temperature: options.Temperature = None,
-              top_k: options.TopK = 0, top_p: options.TopP = 1.0, seed: options.Seed = 0, split: options.SplitTexts = None,
-              glossary: options.GlossaryFile = None,
-              strict: options.Strict = False, device: Device = "auto", precision: Precision = "float32",
-              json_: Json = False) -> int:  # fmt: skip
+              top_k: options.TopK = 0, top_p: options.TopP = 1.0, seed: options.Seed = 0, glossary: options.GlossaryFile = None,
+              split: options.SplitTexts = None, strict: options.Strict = False, device: Device = "auto",
+              precision: Precision = "float32", json_: Json = False) -> int:  # fmt: skip
     """Translate texts with a trained run; or a document (.srt, .html, .docx, .txt), whose format is kept.
 
     regard translate runs/multi30k "A man is riding a bike." --beam 5 --n-best 3
@@ -79,17 +78,18 @@ def translate(run: RunPath, sentences: options.Sentences = None, input_: Input =
 
 
 def _answer(translator: "Translator", search: "Callable[..., list[Translation]]", sentences: list[str] | None,
-            input_: Path | None, failures: Failures, split: bool, json_: bool, n_best: int = 1, seed: int = 0) -> int:  # fmt: skip
+            input_: Path | None, failures: Failures, split: bool, json_: bool, n_best: int = 1, seed: int = 0,
+            ) -> int:  # fmt: skip
     """Print an answer for each text; one too long is skipped unless texts are split."""
     from regard.cli.documents import AnswerNotes
 
     done, notes = 0, AnswerNotes()
     with read_items(sentences, input_, "translating") as (chunks, count):
         for chunk in chunks:
-            items = chunk if split else _mark_long(translator, chunk, done + 1)
-            readable = [item for item in items if isinstance(item, str)]
+            readable = [item for item in chunk if isinstance(item, str)]
             _warn_unprefixed(translator, readable)
-            answers = iter(search(readable, seed=seed + done, scored=json_, split=split, protect=split, details=json_,
+            items, sources = (chunk, readable) if split else _mark_long(translator, chunk, done + 1)
+            answers = iter(search(sources, seed=seed + done, scored=json_, split=split, protect=split, details=json_,
                                   progress=partial(count, done)))  # fmt: skip
             for number, item in enumerate(items, done + 1):
                 if isinstance(item, BadInput):
@@ -111,18 +111,21 @@ def _answer(translator: "Translator", search: "Callable[..., list[Translation]]"
     return failures.code()
 
 
-def _mark_long(translator: "Translator", items: list[str | BadInput], first: int) -> list[str | BadInput]:
-    """Texts that are longer than the model takes become failures; `first` is the number of the first."""
+def _mark_long(translator: "Translator", items: list[str | BadInput], first: int
+               ) -> tuple[list[str | BadInput], list[list[int]]]:  # fmt: skip
+    """Texts that are longer than the model takes become failures; the others as token ids; `first` is the number of the first."""
     encoded = iter(translator.encode([item for item in items if isinstance(item, str)]))
-    marked = list[str | BadInput]()
+    marked, sources = list[str | BadInput](), list[list[int]]()
     for number, item in enumerate(items, first):
         try:
             if isinstance(item, str):
-                translator.require_short(next(encoded), number)
+                ids = next(encoded)
+                translator.require_short(ids, number)
+                sources.append(ids)
             marked.append(item)
         except ValueError as error:
             marked.append(BadInput(str(item), str(error)))
-    return marked
+    return marked, sources
 
 
 def ask(run: RunPath, questions: options.PrefixedTexts = None, input_: Input = None, beam: options.Beam = None,

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
-__all__ = ["MAX_LINE", "BadLine", "cache_folder", "flush", "new_file_mode", "open_bytes", "read_lines", "read_lines_checked",
-           "read_pieces", "sync_folder", "write_atomic"]  # fmt: skip
+__all__ = ["MAX_LINE", "BadLine", "cache_folder", "flush", "gzip_errors", "new_file_mode", "open_bytes",
+           "read_lines", "read_lines_checked", "read_pieces", "sync_folder", "write_atomic"]  # fmt: skip
 
 MAX_LINE = 1 << 20  # bytes of one line; longer ones are left out or refused
 MAX_SKIP = 1 << 26  # bytes of one line that are read to find its end
@@ -48,7 +48,7 @@ def read_lines(file: Path) -> Iterator[str]:
 def read_lines_checked(file: Path) -> Iterator[str | BadLine]:
     """The same, but a line that is not UTF-8 or has over `MAX_LINE` bytes comes as a `BadLine`: the caller may go on."""
     number = 0
-    with _named_errors(file), _open(file) as lines:
+    with gzip_errors(file), _open(file) as lines:
         while line := lines.readline(MAX_LINE + 1):
             number += 1
             if b"\0" in line:
@@ -68,7 +68,7 @@ def read_lines_checked(file: Path) -> Iterator[str | BadLine]:
 def read_pieces(file: Path, max_len: int) -> Iterator[str]:
     """Stream the lines with their ends; a line of over `max_len` bytes comes in several pieces, cut before a space."""
     number, before, line = 1, 0, b""  # `before`: bytes of this line already read
-    with _named_errors(file), _open(file) as lines:
+    with gzip_errors(file), _open(file) as lines:
         while True:
             more = lines.readline(max_len)
             line += more
@@ -115,8 +115,8 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 @contextmanager
-def _named_errors(file: Path) -> Iterator[None]:
-    """Errors of a stream, in one line that names the file."""
+def gzip_errors(file: Path) -> Iterator[None]:
+    """Turn the errors of a damaged gzip file into one line that names it."""
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -160,7 +160,7 @@ def _open(file: Path) -> IO[bytes]:
         return open(sys.stdin.fileno(), "rb", closefd=False)
     stream = open_bytes(file)
     try:
-        with _named_errors(file):
+        with gzip_errors(file):
             mark = stream.read(2)
     except ValueError:
         stream.close()

@@ -95,14 +95,14 @@ def required_phrases(constraints: Sequence[Constraint], eos: int, continuing: fr
     """The constraints of one sentence, checked: token ids, none of them the end token."""
     phrases = []
     for constraint in constraints:
-        several = [part for part in constraint if not isinstance(part, int)]
-        alternatives = [tuple(part) for part in several or [constraint] if not isinstance(part, int)]
-        tokens = [token for alternative in alternatives for token in alternative]
-        if not constraint or not all(alternatives) or len(several) not in (0, len(constraint)):
+        single = [part for part in constraint if isinstance(part, int)]
+        several = [tuple(part) for part in constraint if not isinstance(part, int)]
+        alternatives = tuple(several or [tuple(single)])
+        if (single and several) or not all(alternatives):
             raise ValueError(f"constraint {constraint!r}; give a list of token ids, or a list of such lists")
-        if any(not isinstance(token, int) or token < 0 or token == eos for token in tokens):
+        if any(token < 0 or token == eos for alternative in alternatives for token in alternative):
             raise ValueError(f"constraint {constraint!r}; use token ids of 0 or more, without the end token {eos}")
-        phrases.append(tuple(tuple(int(token) for token in alternative) for alternative in alternatives))  # type: ignore[arg-type]
+        phrases.append(alternatives)
     return Required(tuple(phrases), continuing)
 
 

@@ -63,9 +63,11 @@ def logits_processor(decode: DecodeConfig, eos: int) -> LogitsProcessor | None:
     def process(scores: Tensor, progress: Progress) -> Tensor:
         if smallest < 0 or largest >= scores.shape[-1]:
             _refuse_ids(named, scores.shape[-1])
+        left = scores
         for part in parts:
-            scores = part(scores, progress)
-        return scores
+            left = part(left, progress)
+        nothing = left.amax(-1, keepdim=True).isneginf()  # every token is ruled out: then none is
+        return torch.where(nothing, scores, left) if nothing.any() else left
 
     return process
 

@@ -91,8 +91,10 @@ def _parse_config(hf: HFCheckpoint) -> TransformerConfig:
     two = hf.get("share_encoder_decoder_embeddings") is False
     if not two:
         hf.require(decoder_vocab_size=hf.get("vocab_size"))
-    target, depth = hf.get("decoder_vocab_size") if two else 0, hf.get("decoder_layers")
-    tied = hf.get("tie_word_embeddings") is not False
+    tied, depth = hf.get("tie_word_embeddings") is not False, hf.get("decoder_layers")
+    target = hf.get("decoder_vocab_size") if two else 0
+    if not tied and target == hf.get("vocab_size"):  # three matrices for one vocabulary
+        target = 0
     if not tied and "lm_head.weight" not in hf.weights:
         raise ValueError("config.json has tie_word_embeddings = False, but there is no tensor lm_head.weight; save the "
                          "checkpoint again with its output layer")  # fmt: skip

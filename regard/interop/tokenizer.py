@@ -58,6 +58,8 @@ def read_tokenizers_for(
                              f"tokenizers library, beside the tokenizer.json of the source")  # fmt: skip
         target = Tokenizer.load(folder / TARGET)
         _check_vocabulary(target, two)
+    elif (folder / TARGET).exists():
+        raise ValueError(f"there is a {TARGET}, but its model has one vocabulary for source and target; remove the file")
     _check_special_tokens(imported, text, target or tokenizer, folder)
     return tokenizer, target
 

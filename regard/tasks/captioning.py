@@ -108,7 +108,7 @@ class ImageCaptioner:
     def search(self, x: Tensor, beam: int, penalty: float) -> list[list[Hypothesis]]:
         """Model input (B, C, Y, X) → the captions of each image as token ids, best first."""
         special, steps, decode = self.tokenizer.special, decoder(self.model), self.run.decode
-        longest = int(min(decode.max_length or self.run.data.max_len + 1, self.model.max_len))
+        longest = int(min(decode.max_length or self.run.data.max_len + 1, self.model.max_len))  # type: ignore[type-var,arg-type]
         limits = torch.full((len(x),), longest, device=x.device)
         processor = logits_processor(decode, special.eos)
         if beam == 1:

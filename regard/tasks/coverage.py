@@ -1,8 +1,8 @@
 """Coverage of a source by cross-attention: a low value says that a translation left something out.
 
 A source token is covered by the attention that all steps of the decoder give it, at most 1; coverage is the mean of its tokens.
-This is the sum inside the coverage penalty of https://arxiv.org/abs/1609.08144, equation 14, without its logarithm.  The weights are
-the mean of all layers and heads; the source's end token is left out and the rest scaled to sum to one at each step.
+This is the sum inside the coverage penalty of https://arxiv.org/abs/1609.08144, equation 14, without its logarithm.  The weights
+are the mean of all layers and heads; the source's end token is left out and the rest scaled to sum to one at each step.
 
 Shapes: B batch, H heads, T target and S source tokens, each with one special token.
 """

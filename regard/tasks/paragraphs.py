@@ -1,8 +1,8 @@
 """Texts of several sentences: split into sentences, translated, put together again with the same spaces and line breaks.
 
-What must not change (tags, placeholders, addresses, numbers) is checked in each translation.  Where it is lacking, the sentence is
-translated again: without the tags and emoji around it and with the lacking spans as phrases that the search must write; if that fails
-too, as pieces with the span between them.  Sentences that keep everything are translated once, as they are.
+What must not change (tags, placeholders, addresses, numbers) is checked in each translation.  Where it is lacking, the sentence
+is translated again: without the tags and emoji around it and with the lacking spans as phrases that the search must write; if
+that fails too, as pieces with the span between them.  Sentences that keep everything are translated once, as they are.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ MARKS = ".!?…。！？।؟"
 class Translation:
     """One answer: its text, tokens, ids and score, and the n best answers, itself first; and what to know about it.
 
-    Of a text of several sentences, tokens and ids are those of all sentences, the score is that of all tokens together, and the n-th
-    best answer is made of the n-th best of each sentence.
+    Of a text of several sentences, tokens and ids are those of all sentences, the score is that of all tokens together, and the
+    n-th best answer is made of the n-th best of each sentence.
     """
 
     text: str
@@ -96,12 +96,16 @@ def _pieces(translator: SentenceTranslator, text: str, ids: list[int]) -> _Piece
         parts = ["", text, ""]
     if len(parts) == 3 and len(ids) <= translator.max_len:
         return _Pieces(0, parts)
-    lengths = [len(found) for found in translator.encode(parts[1::2])]
+    lengths = [len(ids)] if len(parts) == 3 else [len(found) for found in translator.encode(parts[1::2])]
     cut, fitting = 0, [parts[0]]
     for sentence, space, length in zip(parts[1::2], parts[2::2], lengths, strict=True):
         short = ["", sentence, ""]
         if length > translator.max_len:
-            short = cut_text(sentence, lambda piece: len(translator.encode([piece])[0]) <= translator.max_len)
+
+            def fits(piece: str, long: str = sentence) -> bool:
+                return piece is not long and len(translator.encode([piece])[0]) <= translator.max_len
+
+            short = cut_text(sentence, fits)
             cut += 1
         fitting[-1] += short[0]
         fitting += [*short[1:-1], short[-1] + space]
@@ -193,10 +197,10 @@ def _translate_protected(translator: SentenceTranslator, sentences: list[str], i
         parts, between = list[Translation](), [strip.before + cut[0]]
         for index in range(1, len(cut), 2):
             last = index == len(cut) - 2
-            answer = _fragment(next(found), cut[index], last) if _has_letter(cut[index]) else None
-            if answer is None:
+            if not _has_letter(cut[index]):
                 between[-1] += cut[index] + cut[index + 1]
                 continue
+            answer = _fragment(next(found), cut[index], last)
             parts.append(answer)
             between += ["", _apart(answer.text, cut[index + 1])]
             between[-3] = between[-3] if not between[-3] else _apart_before(between[-3], answer.text)
@@ -233,7 +237,7 @@ def _strip(sentence: str, spans: list[Protected]) -> _Strip:
 
 
 def _phrases(translator: SentenceTranslator, text: str, written: str) -> list[list[int]]:
-    """The spans that an answer must contain, as token ids, as far as the tokens can spell them exactly; written numbers may stay."""
+    """The spans that an answer must contain, as token ids, if the tokens can spell them exactly; written numbers may stay."""
     spans = find_protected(text)
     numbers = [span for span in lacking(spans, written) if span.kind == "number"]
     wanted = [span.text for span in spans if span.kind != "number" or span in numbers]

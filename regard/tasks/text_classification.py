@@ -14,6 +14,7 @@ from regard.data.position import BatchStream, DataPosition
 from regard.data.text.batches import LabeledBatch, all_labeled_batches, labeled_batches
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, prepare_labeled
+from regard.data.text.rows import ReadNotes
 from regard.data.text.splits import find_split
 from regard.data.text.store import PairStore, TextStore
 from regard.data.text.tokenizer import Tokenizer
@@ -100,7 +101,10 @@ def _samples(classifier: TextClassifier, dataset: TextDataset) -> list[str]:
 
 
 def _score(classifier: TextClassifier, split: str, options: ScoreOptions) -> list[Score]:
-    pairs = list(islice(find_split(classifier.run.data, split).pairs(), options.limit))
+    found, notes = find_split(classifier.run.data, split), ReadNotes(classifier.run.data.strict)
+    pairs = [row[:2] for row in islice(found.rows(notes) if found.rows else found.pairs(), options.limit)]
+    for line in notes.lines():
+        options.report(line)
     if not pairs:
         raise ValueError(f"{split} is empty; give a file with a text and its class on each line")
     unknown = next((label for _, label in pairs if label not in classifier.labels), None)

@@ -136,15 +136,16 @@ class Translator:
     ) -> list[Translation]:  # fmt: skip
         """Translate texts, or single sentences as the token ids that `encode` returns.
 
-        A text is split into lines and sentences, translated and put together again with its spaces and line breaks; a sentence that
-        is too long is cut at a clause or a word.  `split=False` keeps one as one, and refuses a too long one by its number.
-        Placeholders, tags, URLs, e-mail addresses, emoji and numbers are kept as they are, unless `protect=False`.  Both are off for
-        models with task prefixes or sentinels unless asked for.  Of token ids nothing is split or protected.
+        A text is split into lines and sentences, translated and put together again with its spaces and line breaks; a sentence
+        that is too long is cut at a clause or a word.  `split=False` keeps one as one, and refuses a too long one by its number.
+        Placeholders, tags, URLs, e-mail addresses, emoji and numbers are kept as they are, unless `protect=False`.  Both are off
+        for models with task prefixes or sentinels unless asked for.  Of token ids nothing is split or protected.
 
         `beam` and `length_penalty` are the run's unless given; with a `temperature` an answer is sampled instead of searched for.
         `tokens` is the most tokens of the answer to a sentence.  Greedy answers and samples have scores only if `scored`.
         `details` asks for the probability of each token and the coverage of the source by attention.  An empty text stays empty.
-        A `glossary` (a file of lines with source term, tab, target term; or a dictionary) gives translations that an answer must use.
+        A `glossary` (a file of lines with source term, tab, target term; or a dictionary) gives translations that an answer must
+        use.
         """
         decode = self.run.decode
         width, size = decode.beam_size if beam is None else beam, decode.batch_size if batch is None else batch
@@ -155,6 +156,7 @@ class Translator:
         if tokens is not None and tokens < 1:
             raise ValueError(f"answers of {tokens} tokens; ask for 1 or more")
         sampling = None if temperature is None else Sampling(temperature, top_k, top_p, seed)
+        glossary = to_glossary(glossary) if glossary is not None else None
 
         def translate_ids(sources: list[list[int]], phrases: list[list[list[int]]] | None) -> list[Translation]:
             for number, ids in enumerate(sources, 1):
@@ -163,6 +165,11 @@ class Translator:
             def report(done: int) -> None:  # in texts, of which each may have several sentences
                 progress(done * len(texts) // len(sources))
 
+            # Nothing can be required of a sample, nor of an answer that has no room for it.
+            phrases = None if sampling or phrases is None else [
+                some if sum(map(len, some)) + 2 <= self._room(ids, some, tokens) else []
+                for ids, some in zip(sources, phrases, strict=True)
+            ]  # fmt: skip
             answers = self.search(sources, beam=1 if sampling else width, batch=size, penalty=penalty, scored=scored,
                                   logprobs=details, tokens=tokens, sampling=sampling, constraints=phrases, glossary=glossary,
                                   progress=report)  # fmt: skip
@@ -181,6 +188,10 @@ class Translator:
         how = SentenceTranslator(self.encode, target.encode, partial(self.decode_ids, target), target.ids_to_tokens,
                                  translate_ids, self.max_len, target.special.unk, penalty)  # fmt: skip
         return translate_texts(how, texts, sources, split, protect)  # type: ignore[arg-type]
+
+    def _room(self, source: list[int], phrases: list[list[int]], tokens: int | None) -> int:
+        """The most tokens of an answer that must contain phrases."""
+        return int(min(self.max_answer(len(source)) + sum(map(len, phrases)), self._context) if tokens is None else tokens)
 
     def _translation(self, source: list[int], hypotheses: list[Hypothesis]) -> Translation:
         best = [

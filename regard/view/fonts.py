@@ -26,8 +26,8 @@ def find_fonts(texts: Iterable[str]) -> FoundFonts:
     """The default font, and as few installed ones as have the letters that it lacks."""
     from matplotlib.font_manager import findfont
 
-    wanted = {letter for text in texts for letter in text if letter.isprintable() and not letter.isspace()}
-    wanted = {ord(letter) for letter in wanted} - _letters(findfont(DEFAULT))
+    letters = {letter for text in texts for letter in text if letter.isprintable() and not letter.isspace()}
+    wanted = {ord(letter) for letter in letters} - _letters(findfont(DEFAULT))
     families = [DEFAULT]
     for family, file in _installed() if wanted else ():
         if has := wanted & _letters(file):

@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from regard.data.image.io import ImageLike
 from regard.layers.tap import watch
 from regard.models.lrnet import LocalRelation, LRNet
+from regard.models.resnet import ResNet
 from regard.models.swin import Block, Swin, attention_received
 from regard.tasks.image_classification import ImageClassifier
+from regard.view.class_activation import class_activation, evidence
 from regard.view.draw import Drawing, save_map, write_map
 from regard.view.maps import require_index
 from regard.view.panels import Overlay, Windows, draw_panels
@@ -89,6 +91,13 @@ def map_image_attention(classifier: ImageClassifier, image: ImageLike, layer: in
     with watch(model) as recorded, _record_grids(model) as grids, torch.inference_mode():
         probabilities = model(classifier.to_input(square))[0].softmax(-1)
     layers = [(name, calls[0].float().cpu()) for name, calls in recorded.items() if calls]
+    if not layers and isinstance(model, ResNet) and classifier.trained and not (layer or head):
+        label = int(probabilities.argmax())
+        shares = evidence(class_activation(model, classifier.to_input(square), label)).float().cpu()
+        name, title = classifier.labels[label], f"{classifier.run.name}: class activation map, it has no attention"
+        picture = read_picture(image, classifier.run.data, classifier.run.model)
+        return ImageMap(title, name, float(probabilities.max()), model_pixels(square, side).tolist(),
+                        [Panel("evidence for its class", shares.tolist())], [*picture.region], None, picture.pixels)  # fmt: skip
     if not layers:
         raise ValueError(f"{classifier.run.name} is a {classifier.run.family} without attention; there is nothing to show: "
                          f"train one with 'model.attention=[2]', or a vit or a swin")  # fmt: skip

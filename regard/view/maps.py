@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -91,10 +91,11 @@ def map_attention(predictor: TextPredictor, text: str, *, which: Which | None = 
     return AttentionMap(f"{kind}{of_layer}{of_head}", rows, columns, weights[: len(rows)].tolist(), mask)
 
 
-def check_which(which: str | None) -> None:
+def check_which(which: str | None) -> Which | None:
     """Refuse a name that is none of the three attentions."""
     if which is not None and which not in get_args(Which):
         raise ValueError(f"which {which!r}; use {', '.join(get_args(Which)[:-1])} or {get_args(Which)[-1]}")
+    return cast(Which | None, which)
 
 
 def require_index(name: str, index: int | None, count: int, owner: str = "this model") -> None:

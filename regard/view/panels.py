@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["CAPTION_LINE", "GAP", "HEADER", "OPACITY", "PANEL", "TITLE", "Overlay", "Windows", "draw_panels", "panel_size"]
 
 PANEL, GAP, TITLE, CAPTION_LINE, HEADER, BAR = 2.4, 0.14, 0.5, 0.19, 0.34, 0.95  # inches
-LINE = 30  # letters of the caption in a line, above the plain picture
+LETTER, LARGE_LETTER, NOTE_LINE = 0.064, 0.086, 0.14  # inches: widths of letters of a note, of a title, height of a note's line
 MAX_COLUMNS = 6  # pictures in a row
 ONE_ROW = 4  # up to this number of pictures there is one row
 MAX_ASPECT = 2.5  # of a panel: a longer picture is shown around the region that the model saw
@@ -78,13 +78,13 @@ def draw_panels(title: str, caption: str, picture: Picture, overlays: Sequence[O
                 windows: Windows | None = None) -> Drawing:  # fmt: skip
     """Draw the picture with its caption, then each map over it, as png, svg or pdf; one legend serves all maps."""
     view, texts = _view(picture), [title, caption, *(overlay.title for overlay in overlays)]
-    lines = textwrap.wrap(caption, LINE) or [""]
-    count = 1 + len(overlays)
-    columns = count if count <= ONE_ROW else min(MAX_COLUMNS, math.ceil(math.sqrt(1.7 * count * view.height / view.width)))
-    rows = -(-count // columns)
-    header = HEADER + max(TITLE, CAPTION_LINE * len(lines) + 0.12)
-    width = max(GAP + (view.width + GAP) * columns + (BAR if overlays else 0), 0.0635 * len(title) + 2 * GAP)
-    height = header + (view.height + TITLE) * rows - TITLE + GAP
+    lines = textwrap.wrap(caption, max(8, int(view.width / LARGE_LETTER))) or [""]
+    notes = [textwrap.wrap(overlay.note, max(8, int(view.width / LETTER))) or [""] for overlay in overlays]
+    count, columns = 1 + len(overlays), _columns(1 + len(overlays), view)
+    rows, above = -(-count // columns), TITLE + NOTE_LINE * (max(map(len, notes), default=1) - 1)
+    header = HEADER + max(above, CAPTION_LINE * len(lines) + 0.12)
+    width = max(GAP + (view.width + GAP) * columns + (BAR if overlays else 0), LETTER * len(title) + 2 * GAP)
+    height = header + (view.height + above) * rows - above + GAP
     with new_figure(width, height, texts) as figure:
         figure.suppressComposite = True  # else an SVG or PDF file gets one large image of all panels, slowly
         axes = figure.add_axes((0, 0, 1, 1))  # in inches from the top left; axes for each panel would take seconds
@@ -92,7 +92,7 @@ def draw_panels(title: str, caption: str, picture: Picture, overlays: Sequence[O
         axes.text(GAP, GAP, title, va="top", fontsize=9, color="#666666", parse_math=False)
         grey = _pale(view)
         for index in range(count):
-            left, top = GAP + (view.width + GAP) * (index % columns), header + (view.height + TITLE) * (index // columns)
+            left, top = GAP + (view.width + GAP) * (index % columns), header + (view.height + above) * (index // columns)
             whole = (left, left + view.width, top + view.height, top)
             middle = left + view.width / 2
             if index == 0:
@@ -102,8 +102,12 @@ def draw_panels(title: str, caption: str, picture: Picture, overlays: Sequence[O
                 _outline(axes, view, whole)
                 continue
             overlay = overlays[index - 1]
-            axes.text(middle, top - 0.23, overlay.title, ha="center", va="bottom", fontsize=11, parse_math=False)
-            axes.text(middle, top - 0.06, overlay.note, ha="center", va="bottom", fontsize=8, color="#666666", parse_math=False)
+            note, most = notes[index - 1], max(4, int((view.width + GAP) / LARGE_LETTER))
+            name = overlay.title if len(overlay.title) <= most else f"{overlay.title[: most - 1]}…"
+            axes.text(middle, top - 0.09 - NOTE_LINE * len(note), name, ha="center", va="bottom", fontsize=11, parse_math=False)
+            axes.text(
+                middle, top - 0.06, "\n".join(note), ha="center", va="bottom", fontsize=8, color="#666666", parse_math=False
+            )
             axes.imshow(grey, cmap="gray", vmin=0, vmax=255, interpolation=_interpolation(grey), extent=whole)
             place = _place(view, whole)
             drawn = axes.imshow(levels(overlay.ratios), cmap=palette(LESS_TO_MORE), vmin=-math.log2(TIMES), vmax=math.log2(TIMES),
@@ -117,6 +121,14 @@ def draw_panels(title: str, caption: str, picture: Picture, overlays: Sequence[O
             place = (at / width, 1 - (header + tall) / height, 0.13 / width, tall / height)
             add_ratio_bar(figure, drawn, figure.add_axes(place))
         return figure_bytes(figure, kind, texts)
+
+
+def _columns(count: int, view: View) -> int:
+    """How many pictures make a row: about as many as make the drawing as wide as a screen, with few gaps in the last row."""
+    wanted = math.ceil(math.sqrt(1.7 * count * view.height / view.width))
+    if count <= ONE_ROW or wanted >= MAX_COLUMNS:
+        return min(count, MAX_COLUMNS)
+    return min(wanted, wanted + 1, key=lambda columns: -count % columns)
 
 
 def _interpolation(pixels: npt.NDArray[np.generic]) -> str:

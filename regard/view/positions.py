@@ -31,7 +31,7 @@ __all__ = ["PositionMap", "PositionPanel", "draw", "load_for_positions", "map_po
 
 MAX_LENGTH = 2048  # positions that are drawn
 MAX_HEADS = 12  # panels of two-dimensional biases
-LARGEST = 50_000_000  # parameters of a model by name, which is built only for its positions
+LARGEST = 150_000_000  # parameters of a model by name, which is built only for its positions
 TILED = 16  # largest side of a grid whose similarities are drawn as small maps
 
 
@@ -76,10 +76,12 @@ def load_for_positions(model: str) -> tuple[str, nn.Module]:
     if path.is_dir():
         return path.resolve().name, load_model(path)
     family, config = preset(model)
+    if hasattr(config, "depth"):  # such models have one table for all layers
+        config = dataclasses.replace(config, depth=1)
     with torch.device("meta"):
         count = sum(p.numel() for p in FAMILIES[family].build(config).parameters())
     if count > LARGEST:
-        raise ValueError(f"{model} has {count:,} parameters, and only a model of up to {LARGEST:,} is built to be drawn; "
+        raise ValueError(f"one layer of {model} has {count:,} parameters, and up to {LARGEST:,} are built to be drawn; "
                          f"give a smaller size, or a run folder")  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -241,7 +243,8 @@ def draw(positions: PositionMap, kind: str) -> Drawing:
             of_panel = max(biases) if panel.kind == "bias" else torch.tensor(panel.values).abs().max()
             most = 1.0 if panel.kind == "similarity" else max(1e-12, float(of_panel))
             (left, top), high_, wide_ = panel.first, len(panel.values), len(panel.values[0])
-            square = "equal" if panel.kind == "similarity" or (panel.kind == "bias" and high_ == wide_) else "auto"
+            even = panel.kind == "similarity" or (panel.kind == "bias" and high_ == wide_)
+            square: Literal["equal", "auto"] = "equal" if even else "auto"
             extent = (left - 0.5, left + wide_ - 0.5, top + high_ - 0.5, top - 0.5)
             drawn = axes.imshow(panel.values, cmap=palette(LESS_TO_MORE), vmin=-most, vmax=most, aspect=square,
                                 interpolation="nearest", extent=extent)  # fmt: skip
@@ -255,8 +258,9 @@ def draw(positions: PositionMap, kind: str) -> Drawing:
                     axes.axhline(line - 0.5, color="white", linewidth=1.5)
                     axes.axvline(line - 0.5, color="white", linewidth=1.5)
                 middles = [panel.tile * n + (panel.tile - 1) / 2 for n in range(panel.tile)]
-                axes.set_xticks(middles, range(1, panel.tile + 1))
-                axes.set_yticks(middles, range(1, panel.tile + 1))
+                numbers = [str(n) for n in range(1, panel.tile + 1)]
+                axes.set_xticks(middles, numbers)
+                axes.set_yticks(middles, numbers)
             bar = figure.colorbar(drawn, ax=axes, fraction=0.046, pad=0.02)
             bar.outline.set_visible(False)
             bar.ax.tick_params(labelsize=7)

@@ -1,12 +1,13 @@
 """`regard.show`: the attention of any predictor for any input, as a map that draws itself in a notebook."""
 
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
+from regard.data.image.io import ImageLike
 from regard.tasks.captioning import ImageCaptioner
 from regard.tasks.image_classification import ImageClassifier
 from regard.tasks.load import Predictor, TextPredictor, load
-from regard.tasks.speech import Transcriber
+from regard.tasks.speech import Samples, Transcriber
 from regard.view.caption_maps import CaptionMap, map_caption
 from regard.view.image_maps import ImageMap, map_image_attention
 from regard.view.maps import AttentionMap, Which, check_which, map_attention
@@ -17,7 +18,7 @@ __all__ = ["AnyMap", "free_file", "show"]
 AnyMap = AttentionMap | ImageMap | CaptionMap | SpeechMap
 
 
-def show(predictor: str | Path | Predictor, what: Any, *, which: Which | None = None, layer: int | None = None,
+def show(predictor: str | Path | Predictor, what: ImageLike | Samples, *, which: Which | None = None, layer: int | None = None,
          head: int | None = None, beam: int | None = None, device: str = "auto", name: str = "") -> AnyMap:  # fmt: skip
     """Map the attention of a run, or of what `regard.load` returns, for a text, an image or a sound.
 
@@ -34,13 +35,13 @@ def show(predictor: str | Path | Predictor, what: Any, *, which: Which | None = 
             f"--which {which} is for translators; {name} reads {'images' if kind == 'image' else 'sound'}, leave it out"
         )
     if isinstance(model, ImageCaptioner):
-        return map_caption(model, what, beam=beam, layer=layer, head=head)
+        return map_caption(model, cast(ImageLike, what), beam=beam, layer=layer, head=head)
     if isinstance(model, ImageClassifier):
         if beam is not None:
             raise ValueError(f"--beam {beam} is for translations and captions; {model.run.name} classifies images")
-        return map_image_attention(model, what, layer, head)
+        return map_image_attention(model, cast(ImageLike, what), layer, head)
     if isinstance(model, Transcriber):
-        return map_speech(model, what, beam=beam, layer=layer, head=head)
+        return map_speech(model, cast(str | Path | Samples, what), beam=beam, layer=layer, head=head)
     if kind != "text":
         other = "cannot be shown; use regard " + " or ".join(getattr(model, "VERBS", ("score",)))
         hint = getattr(model, "HINTS", {}).get("show", other)

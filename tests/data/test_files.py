@@ -5,13 +5,15 @@ import gzip
 import io
 import os
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.files import cache_folder, read_lines, write_atomic
+from regard.data import files
+from regard.data.files import BadLine, cache_folder, read_lines, read_lines_checked, write_atomic
 
 
 def lines(folder: Path, content: bytes, name: str = "a.txt") -> list[str]:
@@ -66,7 +68,7 @@ def test_lines_are_streamed(tmp_path):
     ("für\n".encode()[:2] + b"\n", r"line 1 is not UTF-8 at byte 2 \(0xc3\)"),
     (b"\xef\xbb\xbfab\xff\n", r"line 1 is not UTF-8 at byte 6 \(0xff\)"),
     (b"a\n\nbc\0d\n", r"line 3 has a zero byte, byte 3: it is binary; give a text file"),
-    ("hello\n".encode("utf-16"), r"line 1 (has a zero byte|is not UTF-8)"),
+    ("hello\n".encode("utf-16-le"), r"line 1 has a zero byte"),
 ])  # fmt: skip
 @pytest.mark.parametrize("zipped", [False, True])
 def test_bytes_that_are_not_text_are_named_by_line_and_byte(tmp_path, content, message, zipped):
@@ -176,3 +178,65 @@ def test_reading_keeps_one_line_in_memory(tmp_path, monkeypatch):
 
     monkeypatch.setattr("regard.data.files._open", lambda file: Stream(b"a\nb\n"))
     assert list(read_lines(tmp_path / "x")) == ["a", "b"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_utf_16_with_a_byte_order_mark_is_read(tmp_path, encoding, name):
+    text = "größer\tक्या 😀\r\n\u2028" * 20_000
+    content = text.encode(encoding) if encoding == "utf-16" else f"\ufeff{text}".encode(encoding)
+    wanted = [line.rstrip("\r") for line in text.split("\n")]
+    assert lines(tmp_path, gzip.compress(content) if name.endswith(".gz") else content, name) == wanted
+
+
+def test_broken_utf_16_is_one_line(tmp_path):
+    with pytest.raises(ValueError, match=r"a\.txt starts as UTF-16 and is not UTF-16 throughout; save it as UTF-8"):
+        lines(tmp_path, "hello".encode("utf-16") + b"\x00\xd8x")
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_fifo_and_a_device_are_refused_without_waiting(tmp_path, suffix):
+    os.mkfifo(tmp_path / f"pipe{suffix}")
+    with pytest.raises(ValueError, match=r"pipe.* is a FIFO, not a regular file; save the data to a file first"):
+        list(read_lines(tmp_path / f"pipe{suffix}"))
+    (tmp_path / f"zero{suffix}").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match=r"zero.* is a device, not a regular file"):
+        list(read_lines(tmp_path / f"zero{suffix}"))
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_line_may_have_as_many_bytes_as_the_limit_and_no_more(tmp_path, monkeypatch, over):
+    monkeypatch.setattr(files, "MAX_LINE", 10)
+    (tmp_path / "a.txt").write_bytes(b"one\n" + b"x" * (10 - 1 + over) + b"\ntwo\n" + b"y" * (10 + over))
+    found = list(read_lines_checked(tmp_path / "a.txt"))
+    if not over:
+        assert found == ["one", "x" * 9, "two", "y" * 10]
+        return
+    assert found[:3] == ["one", "x" * 10, "two"]  # the line end does not count
+    assert isinstance(found[3], BadLine)
+    assert found[3][:2] == (4, "has over 10 bytes")
+
+
+def test_reading_goes_on_after_bad_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_LINE", 10)
+    (tmp_path / "a.txt").write_bytes(b"one\n" + b"x" * 1000 + b"\n\xff\ntwo")
+    first, long, latin, last = read_lines_checked(tmp_path / "a.txt")
+    assert (first, last) == ("one", "two")
+    assert (long.number, latin.number) == (2, 3)
+    with pytest.raises(ValueError, match="line 2 has over 10 bytes; break it into shorter lines, or leave it out"):
+        list(read_lines(tmp_path / "a.txt"))
+
+
+def test_a_gzip_bomb_of_one_line_is_refused_in_bounded_memory(tmp_path):
+    with gzip.open(tmp_path / "bomb.gz", "wb", 1) as file:
+        for _ in range(100):
+            file.write(b"a" * (1 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            ValueError, match=r"bomb\.gz line 1 has over 67,108,864 bytes; give a file with one text on each line"
+        ):
+            list(read_lines_checked(tmp_path / "bomb.gz"))
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()

@@ -108,7 +108,7 @@ def test_a_pipeline_predicts_the_same_class(tmp_path):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("kind", ["t5", "t5 v1.1", "transformer"])
+@pytest.mark.parametrize("kind", ["t5", "t5 v1.1", "transformer", "pre-norm transformer"])
 def test_generate_gives_the_same_output(kind, tmp_path):
     run = make_run(tmp_path / "run", kind)
     export_run(run, tmp_path / "theirs")

@@ -35,6 +35,7 @@ OURS: dict[str, tuple[str, Any, str, str]] = {  # kind → family, config, task,
     "t5": ("t5", T5Config(**TINY, head_dim=8, mlp_dim=24), "translation", "bpe"),
     "t5 v1.1": ("t5", T5Config(**TINY, head_dim=8, mlp_dim=24, gated=True, tied=False), "span_corruption", "bpe"),
     "transformer": ("transformer", TransformerConfig(**TINY, **MARIAN), "translation", "bpe"),
+    "pre-norm transformer": ("transformer", TransformerConfig(**TINY), "translation", "bpe"),
 }  # fmt: skip
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "cafe", "Cafe", "café", ",", "東", "un", "##aff",
          "##able"]  # fmt: skip

@@ -264,3 +264,20 @@ def test_the_state_holds_the_checksums_of_the_other_files(tmp_path):
     sums = json.loads((folder / "state.json").read_text())["sha256"]
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert sums[name] == hashlib.sha256((folder / name).read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_weights_have_the_mode_that_the_umask_gives(umask, mode, tmp_path):
+    before = os.umask(umask)
+    try:
+        part, files = tmp_path / "step.safetensors", RunFolder(tmp_path / "run")
+        files.path.mkdir()
+        checkpoint._write_tensors({"a": torch.zeros(3)}, part)
+        assert part.stat().st_mode & 0o777 == mode
+        part.chmod(0o600)  # as an older version left it
+        files.publish(part)
+        assert files.weights.stat().st_mode & 0o777 == mode
+        assert files.weights.stat().st_ino == part.stat().st_ino  # a hard link, not a copy
+        assert [file.name for file in files.path.iterdir()] == ["model.safetensors"]
+    finally:
+        os.umask(before)

@@ -154,6 +154,11 @@ def test_a_map_is_saved_and_its_repr_is_short(tmp_path):
 # -- files
 
 
+def test_control_characters_of_a_token_do_not_reach_the_terminal():
+    out = printed(AttentionMap("t\x1b[31m", ["▁a\x1b[2J"], ["▁b\x07\r"], [[1.0]]))
+    assert not {"\x1b", "\x07", "\r"} & set(out)
+
+
 def test_colours_run_from_dark_to_light_and_stay_in_range():
     assert colour(0.0) == colour(-1.0) == STOPS[0]
     assert colour(1.0) == colour(2.0) == STOPS[-1]

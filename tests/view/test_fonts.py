@@ -78,8 +78,10 @@ def test_a_letter_of_another_font_is_drawn_by_it(one_font, tmp_path):
 def test_the_note_names_letters_without_a_font_and_a_package_that_has_them(only_default, tmp_path):
     hindi, chinese = AttentionMap("t", ["▁हिन्दी"], ["▁a"], [[1.0]]), AttentionMap("t", ["▁你好"], ["▁a"], [[1.0]])
     [note] = to_file(hindi, tmp_path / "map.png")
-    assert note == ("no installed font has दनह" + "िी्, so they are drawn as boxes; install one, such as Debian's fonts-noto-core, "
-                    "or write .svg, which the viewer's fonts show")  # fmt: skip
+    assert note.startswith("no installed font has दनह")
+    assert note.endswith(
+        "drawn as boxes; install one, such as Debian's fonts-noto-core, or write .svg, which the viewer's fonts show"
+    )
     [note] = to_file(chinese, tmp_path / "map.pdf")
     assert "fonts-noto-cjk" in note
     assert to_file(hindi, tmp_path / "map.svg") == []

@@ -260,6 +260,16 @@ def test_a_random_model_has_no_preference_and_its_panels_are_flat(tmp_path, fami
     assert ">no preference" in (tmp_path / "map.svg").read_text()
 
 
+@pytest.mark.parametrize(("family", "sizes"), [("swin", SWIN), ("resnet", RESNET)])
+def test_a_model_as_it_is_built_has_no_preference(family, sizes):
+    torch.manual_seed(0)
+    config = FAMILIES[family].config(**sizes)
+    run = Run("tiny", family, config, task="image_classification", data=ImageData())
+    predictor = ImageClassifier(FAMILIES[family].build(config).eval(), run, LABELS)
+    for panel in map_image_attention(predictor, random_image(16)).panels:
+        assert describe(panel.weights) == "no preference"
+
+
 def test_a_peaked_model_has_a_preference():
     predictor = classifier("vit", **VIT)
     for p in predictor.model.parameters():

@@ -26,7 +26,7 @@ def test_an_image_may_be_a_file_an_array_or_pils(tmp_path):
     wanted = map_caption(predictor, pixels, beam=1)
     for image in (pixels, Image.fromarray(pixels), tmp_path / "x.png", str(tmp_path / "x.png")):
         assert show(predictor, image, beam=1) == wanted
-    with pytest.raises(ValueError, match="--which cross is for translators; tiny reads images: leave it out"):
+    with pytest.raises(ValueError, match="--which cross is for translators; tiny reads images, leave it out"):
         show(predictor, pixels, which="cross")
 
 

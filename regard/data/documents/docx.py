@@ -14,7 +14,7 @@ from regard.data.documents.document import MAX_BYTES, Document
 from regard.data.documents.inline import Mark, from_tags, to_tags
 
 if TYPE_CHECKING:
-    from lxml.etree import _Element as Element
+    from lxml.etree import _Element as Element  # type: ignore[import-untyped]
 
 __all__ = ["read_docx"]
 
@@ -184,4 +184,4 @@ def _with_text(piece: _Piece, text: str) -> "Element":
             node.text = word
             node.set("{http://www.w3.org/XML/1998/namespace}space", "preserve")
             run.append(node)
-    return element  # type: ignore[no-any-return]
+    return element

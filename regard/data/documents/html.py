@@ -6,6 +6,7 @@ Text in script, style, pre, code and the like, and in elements with translate="n
 import html
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from typing import NamedTuple
 
 from regard.data.documents.document import Document, decode_document
@@ -13,10 +14,45 @@ from regard.data.documents.inline import Mark, from_tags, to_tags
 
 __all__ = ["read_html"]
 
-INLINE = frozenset(["a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font", "i", "img", "ins", "label", "mark", "q", "ruby", "s", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u", "wbr"])  # fmt: skip
+INLINE = frozenset(
+    [
+        "a",
+        "abbr",
+        "acronym",
+        "b",
+        "bdi",
+        "bdo",
+        "big",
+        "cite",
+        "data",
+        "del",
+        "dfn",
+        "em",
+        "font",
+        "i",
+        "img",
+        "ins",
+        "label",
+        "mark",
+        "q",
+        "ruby",
+        "s",
+        "small",
+        "span",
+        "strike",
+        "strong",
+        "sub",
+        "sup",
+        "time",
+        "tt",
+        "u",
+        "wbr",
+    ]
+)
 VOID = frozenset(["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"])
 CODE = frozenset(["code", "kbd", "samp", "var"])  # not translated, but inside a sentence
 SKIPPED = frozenset(["script", "style", "pre", "textarea", "svg", "math", "template", "object", "iframe", "canvas", "noscript"])
+MAX_OPEN = 500  # characters < in a row, without a >
 _ATTRIBUTE = re.compile(r"""(?i)(?<=\s)(?:alt|title)\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)')""")
 
 
@@ -100,6 +136,8 @@ class _Attribute(NamedTuple):
 def read_html(content: bytes) -> Document:
     """The text of each block and of alt and title attributes."""
     mark, page = decode_document(content)
+    if max(stretch.count("<") for stretch in page.split(">")) > MAX_OPEN:  # the parser would look for the end of each of them
+        raise ValueError(f"has over {MAX_OPEN:,} characters < without a > after them; is it a web page?")
     parts = _parts(page)
     blocks, texts = list[_Block | _Attribute](), list[str]()
     start = 0
@@ -160,7 +198,7 @@ def _parts(page: str) -> list[_Part]:
     start = events[0].start
     if start:
         parts.append(_Part("other", "", page[:start]))
-    for event, after in zip(events, events[1:], strict=False):
+    for event, after in pairwise(events):
         raw = page[event.start : after.start]
         if skipped:
             parts[-1] = parts[-1]._replace(raw=parts[-1].raw + raw)

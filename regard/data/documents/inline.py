@@ -41,14 +41,13 @@ def to_tags(parts: Sequence[str | Mark]) -> tuple[str, list[str]]:
 def from_tags(answer: str, tags: Sequence[str]) -> list[str | int]:
     """The texts of a translation, and between them the numbers of the marks, from 0; each mark once, nested as before."""
     pieces = list[str | int]()
-    left, at = list(tags), 0
+    left, at = {tag: number for number, tag in enumerate(tags)}, 0
     for found in _TAG.finditer(answer):
         if found[0] in left:
-            left.remove(found[0])
-            pieces += [answer[at : found.start()], tags.index(found[0])]
+            pieces += [answer[at : found.start()], left.pop(found[0])]
             at = found.end()
     pieces.append(answer[at:])
-    pieces += [tags.index(tag) for tag in left]  # lost ones go to the end
+    pieces += left.values()  # lost ones go to the end
     order = [piece for piece in pieces if isinstance(piece, int)]
     if not _nested([tags[number] for number in order]):
         numbers = iter(range(len(tags)))

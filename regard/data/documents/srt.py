@@ -8,9 +8,11 @@ from regard.data.documents.document import Document, decode_document
 __all__ = ["read_srt"]
 
 _TIME = r"\d+:\d{2}:\d{2}[,.]\d{1,3}[ \t]*-->[ \t]*\d+:\d{2}:\d{2}[,.]\d{1,3}[^\r\n]*"
-# The line of times, then the lines up to an empty one, or up to the number and times of the next cue.
-_CUE = re.compile(rf"(?P<time>^{_TIME}(?:\r\n|\n|\r))(?P<text>(?:(?!\d+[ \t]*(?:\r\n|\n|\r){_TIME})[^\r\n]*\S[^\r\n]*(?:\r\n|\n|\r|\Z))+)",
-                  re.MULTILINE)  # fmt: skip
+_END = r"(?:\r\n|\n|\r(?!\n))"
+# The line of times, then the lines up to an empty one, or up to the next line of times and the number before it.
+_CUE = re.compile(
+    rf"(?P<time>^{_TIME}{_END})(?P<text>(?:(?!(?:\d+[ \t]*{_END})?{_TIME})[^\r\n]*\S[^\r\n]*(?:{_END}|\Z))+)", re.MULTILINE
+)
 _BREAK = re.compile(r"\r\n|\n|\r")
 WIDTH = 42  # characters of a line of subtitles
 

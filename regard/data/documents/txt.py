@@ -2,12 +2,13 @@
 
 import re
 import textwrap
+from itertools import pairwise
 
 from regard.data.documents.document import Document, decode_document
 
 __all__ = ["read_txt"]
 
-_PARAGRAPHS = re.compile(r"((?:[ \t]*(?:\r\n|\n|\r)){2,})")
+_PARAGRAPHS = re.compile(r"((?:[ \t]*(?:\r\n|\n|\r(?!\n))){2,})")
 _BREAK = re.compile(r"\r\n|\n|\r")
 MIN_WIDTH, MAX_WIDTH = 40, 120  # of a line that was wrapped by hand
 
@@ -41,7 +42,7 @@ def _wrapped_at(paragraph: str) -> int:
     width = max(len(line.rstrip()) for line in lines)
     if not MIN_WIDTH <= width <= MAX_WIDTH:
         return 0
-    pairs = list(zip(lines, lines[1:], strict=False))
+    pairs = list(pairwise(lines))
     full = all(len(line.rstrip()) + 1 + len(after.split()[0]) > width for line, after in pairs)
     goes_on = any(after.lstrip()[0].islower() for _, after in pairs)
     return width if full and goes_on and not any(after[0] in " \t-*•" for _, after in pairs) else 0

@@ -91,9 +91,8 @@ class SideWords(NamedTuple):
 def learn_side_words(rows: Sequence[Sequence[str]]) -> SideWords:
     """Learn which words belong to which side."""
     sides = [[row[side].lower() for row in rows] for side in (0, 1)]
-    words = [sum(len(text.split()) for text in side) for side in sides]
-    letters = [sum(map(len, side)) for side in sides]
-    characters = any(count > 8 * max(1, found) for count, found in zip(letters, words, strict=True))
+    characters = any(2 * sum(len(text.split()) for text in side) < 3 * len(rows) and sum(map(len, side)) > 5 * len(rows)
+                     for side in sides)  # fmt: skip
     counts = [Counter(unit for text in side for unit in set(text if characters else text.split())) for side in sides]
     source, target = (
         frozenset(
@@ -149,12 +148,12 @@ def _check(train: Split, valid: Split, languages: bool, strict: bool, progress: 
 
     yield from read.lines()
     duplicates, exact = copies.result()
-    what, about = "pairs" if languages else "texts", "" if exact else "about "
+    what = "pair" if languages else "text"
     found = [
-        f"{about}{duplicates:,} duplicate {what}" if duplicates else "",
-        f"{entities:,} {what} with HTML entities such as &amp;" if entities else "",
-        f"{swapped:,} pairs whose languages are probably swapped, such as {_shown(example)}" if swapped else "",
-        f"{equal:,} pairs whose target is the source" if equal else "",
+        ("" if exact else "about ") + _counted(duplicates, f"duplicate {what}") if duplicates else "",
+        f"{_counted(entities, what)} with HTML entities such as &amp;" if entities else "",
+        f"{_counted(swapped, what)} whose languages are probably swapped, such as {_shown(example)}" if swapped else "",
+        f"{_counted(equal, what)} whose target is the source" if equal else "",
     ]
     if any(found):
         yield f"{train.name}: {'; '.join(filter(None, found))}"
@@ -163,7 +162,7 @@ def _check(train: Split, valid: Split, languages: bool, strict: bool, progress: 
         count = f"{sum(row[0] in leaked for row in compared):,} of {len(compared):,} validation sentences"
         yield f"{valid.name}: {count} are also in the training data: their scores will flatter"
     if wrong_valid := sum(map(words.swapped, compared)):
-        yield f"{valid.name}: {wrong_valid:,} pairs whose languages are probably swapped"
+        yield f"{valid.name}: {_counted(wrong_valid, what)} whose languages are probably swapped"
 
 
 def _batches(first: list[Row], rest: Iterator[Row]) -> Iterator[list[Row]]:
@@ -175,6 +174,10 @@ def _batches(first: list[Row], rest: Iterator[Row]) -> Iterator[list[Row]]:
 
 def _count_entities(batch: Sequence[Row]) -> int:
     return sum(any("&" in cell and ENTITY.search(cell) for cell in row) for row in batch)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count > 1)}"
 
 
 def _shown(text: str) -> str:

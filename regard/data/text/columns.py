@@ -29,7 +29,7 @@ inglés:en português:pt polski:pl русский:ru українська:uk če
 norsk:no suomi:fi magyar:hu türkçe:tr हिन्दी:hi 中文:zh 日本語:ja 한국어:ko
 """
 _NAMES = """
-source target src tgt trg text texts label labels class classes category sentiment topic intent sentence
+source target src tgt trg text texts label labels class classes category sentiment topic intent sentence sentence1 sentence2
 sentences translation translations original reference ref references input output utterance review comment
 title question answer language lang source_text target_text source_language target_language source_lang
 target_lang sourcetext targettext quelle ziel ausgangstext zieltext
@@ -98,8 +98,7 @@ def _is_name(cell: str) -> bool:
 
 
 def _plain(cell: str) -> str:
-    word = re.sub(r"\s*\([^)]*\)$", "", cell.strip().casefold())  # "English (US)"
-    return re.sub(r"[ _-]?\d$", "", word)  # "target 2"
+    return re.sub(r"\s*\([^)]*\)$", "", cell.strip().casefold())  # "English (US)"
 
 
 def language_of(name: str) -> str:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from regard.data.files import MAX_LINE, BadLine, open_bytes, read_lines_checked
+from regard.data.files import MAX_LINE, BadLine, gzip_errors, open_bytes, read_lines_checked
 from regard.data.text.columns import column_names
 from regard.data.text.rows import BadRow, Row, bad_row
 
@@ -35,7 +35,7 @@ def read_json(file: Path, columns: str) -> Iterator[Row | BadRow]:
     """Stream the objects of a JSON array, without reading it at once; numbers of bad ones count objects."""
     keys, decoder = column_names(columns), json.JSONDecoder()
     text, number, ended = "", 0, False
-    with open_bytes(file) as stream:
+    with gzip_errors(file), open_bytes(file) as stream:
         decode = codecs.getincrementaldecoder("utf-8-sig")().decode
         while True:
             chunk = stream.read(CHUNK)

@@ -4,6 +4,7 @@ A reader of a format yields rows, and a `BadRow` for each line it cannot read.  
 them; a file in which most rows are bad is probably of another format, and is refused.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,15 +80,22 @@ def _refusal(file: Path, row: BadRow, like_it: int) -> ValueError:
 def keep_rows(rows: Iterable[Row | BadRow], file: Path, notes: ReadNotes) -> Iterator[Row]:
     """The good rows; the bad ones are noted, and refused if they are too many."""
     kept = bad = 0
-    first: BadRow | None = None
+    firsts, counts = dict[float, BadRow](), Counter[float]()  # by the share that is allowed of their kind
+
+    def judge(share: float) -> None:
+        if counts[share] >= share * (kept + bad):
+            raise _refusal(file, firsts[share], counts[share])
+
     for row in rows:
         if not isinstance(row, BadRow):
             kept += 1
             yield row
             continue
         notes.leave_out(file, row)
-        first, bad = first if first and first.max_share <= row.max_share else row, bad + 1
-        if bad % EARLY == 0 and bad >= first.max_share * (kept + bad):
-            raise _refusal(file, first, bad)
-    if first and bad >= first.max_share * (kept + bad):
-        raise _refusal(file, first, bad)
+        firsts.setdefault(row.max_share, row)
+        counts[row.max_share] += 1
+        bad += 1
+        if counts[row.max_share] % EARLY == 0:
+            judge(row.max_share)
+    for share in firsts:
+        judge(share)

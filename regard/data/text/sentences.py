@@ -1,8 +1,8 @@
 """Split a text into lines and sentences by rules, and put nothing in and leave nothing out.
 
-A sentence ends at . ! ? … and their relatives in other scripts, with the quotes and brackets that close after them.  A full stop is
-no end after an abbreviation (Dr., z.B., etc.), an initial (J. S. Bach), inside a number or a name (3.14, example.com), nor before a
-lower-case letter.  Chinese and Japanese put no space between sentences, all others do.
+A sentence ends at . ! ? … and their relatives in other scripts, with the quotes and brackets that close after them.  A full stop
+does not end one after an abbreviation (Dr., z.B., etc.) or an initial (J. S. Bach), inside a number or a name (3.14, x.com), nor
+before a lower-case letter.  Chinese and Japanese put no space between sentences, all others do.
 """
 
 import re
@@ -12,20 +12,21 @@ __all__ = ["cut_text", "is_cjk", "split_text"]
 
 # Abbreviations, without their last full stop, in lower case.  After a title or a reference the sentence goes on whatever follows;
 # after the others (etc., Inc.) it goes on unless a capital letter follows.
-_TITLES = frozenset(
-    # English
-    "dr mr mrs ms messrs mx prof rev fr hon gen col maj capt cmdr lt sgt cpl pvt adm gov sen rep pres st ste mt ft vs v viz cf e.g "
-    "i.e eg ie approx ca fig figs eq eqs sec ch vol vols pp p no nos nr ed eds op ver jan feb mar apr jun jul aug sep sept oct nov dec "
-    # Italian
-    "sig sigg sig.ra sig.na dott dott.ssa prof.ssa ing avv arch geom rag on egr gent spett mons card pag pagg p.es es cfr art artt "
-    "c.so p.zza v.le tel n nn lgt "
-    # German
-    "hr fr frl dipl ing mag z.b z.t d.h u.a v.a i.d.r o.ä bzw ggf evtl vgl s abs nr bd jh jhd str tel inkl exkl zzgl ggü mind max ca "
-    "geb gest u.u s.o s.u m.e "
-    # French
-    "m mm mme mmes mlle mlles me mgr bd av chap p.ex c.-à-d env éd réf boul"
-    .split()
-)  # fmt: skip
+_ENGLISH = (
+    "dr mr mrs ms messrs mx prof rev fr hon gen col maj capt cmdr lt sgt cpl pvt adm gov sen rep pres st ste mt ft vs v viz "
+    "cf e.g i.e eg ie approx ca fig figs eq eqs sec ch vol vols pp p no nos nr ed eds op ver jan feb mar apr jun jul aug "
+    "sep sept oct nov dec"
+)
+_ITALIAN = (
+    "sig sigg sig.ra sig.na dott dott.ssa prof.ssa ing avv arch geom rag on egr gent spett mons card pag pagg p.es es cfr "
+    "art artt c.so p.zza v.le tel n nn lgt"
+)
+_GERMAN = (
+    "hr fr frl dipl ing mag z.b z.t d.h u.a v.a i.d.r o.ä bzw ggf evtl vgl s abs nr bd jh jhd str tel inkl exkl zzgl ggü "
+    "mind max ca geb gest u.u s.o s.u m.e"
+)
+_FRENCH = "m mm mme mmes mlle mlles me mgr bd av chap p.ex c.-à-d env éd réf boul"
+_TITLES = frozenset(" ".join((_ENGLISH, _ITALIAN, _GERMAN, _FRENCH)).split())
 _OTHERS = frozenset(
     [
         "etc",
@@ -91,8 +92,8 @@ _LINE = re.compile(r"((?<!\s)\s*(?:\r\n|[\n\r\v\f\x85\u2028\u2029])\s*)")  # wit
 def split_text(text: str) -> list[str]:
     """Spaces and sentences in turn: space, sentence, space, …, space; joined, they are the text again.
 
-    The first and the last space may be empty; between sentences it is empty only after a Chinese or Japanese full stop.  A line break
-    ends a sentence.  A text without a letter or digit is one sentence, a text of spaces none.
+    The first and the last space may be empty; between sentences it is empty only after a Chinese or Japanese full stop.  A line
+    break ends a sentence.  A text without a letter or digit is one sentence, a text of spaces none.
     """
     pieces = [""]
     for number, part in enumerate(_LINE.split(text)):

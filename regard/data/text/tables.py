@@ -103,7 +103,7 @@ def read_parquet(file: Path, columns: str, notes: ReadNotes) -> Iterator[Row | B
                 for column in range(table.metadata.num_columns):
                     size = table.metadata.row_group(group).column(column).total_uncompressed_size
                     if size > MAX_CHUNK:
-                        raise ValueError(f"a column of row group {group + 1} has {size:,} bytes, at most {MAX_CHUNK:,} are read")
+                        raise ValueError(f"{file} has {size:,} bytes in one column chunk; at most {MAX_CHUNK:,} are read")
             notes.columns[str(file)] = f"columns {', '.join(keys)}"
             notes.names[str(file)] = tuple(keys)
             tops = list(dict.fromkeys(_top(key, table.schema_arrow.names) for key in keys))

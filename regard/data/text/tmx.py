@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.parsers import expat
 
-from regard.data.files import MAX_LINE, open_bytes
+from regard.data.files import MAX_LINE, gzip_errors, open_bytes
 from regard.data.text.columns import language_of
 from regard.data.text.rows import BadRow, ReadNotes, Row
 
@@ -27,7 +27,8 @@ CODES = frozenset(("bpt", "ept", "it", "ph", "ut"))  # their content is formatti
 class _Units:
     """Handlers of the parser: they collect the languages and texts of each unit."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: Path):
+        self._file = file
         self.units: list[tuple[int, list[tuple[str, str]]]] = []  # complete ones: line, (language, text) of each variant
         self.parser = expat.ParserCreate(namespace_separator=None)
         self.parser.buffer_text = True
@@ -75,7 +76,7 @@ class _Units:
             self._text(html.unescape(f"&{name};"))
 
     def _entity(self, *_: object) -> None:
-        raise ValueError("declares XML entities, which regard does not expand; remove the declarations")
+        raise ValueError(f"{self._file} declares XML entities, which regard does not expand; remove the declarations")
 
 
 def read_tmx(file: Path, columns: str, pair: str, notes: ReadNotes) -> Iterator[Row | BadRow]:
@@ -100,24 +101,20 @@ def read_tmx(file: Path, columns: str, pair: str, notes: ReadNotes) -> Iterator[
 
 
 def _read_units(file: Path) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    units, fed = _Units(), 0
+    units, fed = _Units(file), 0
     try:
-        with open_bytes(file) as stream:
+        with gzip_errors(file), open_bytes(file) as stream:
             while chunk := stream.read(CHUNK):
                 units.parser.Parse(chunk, False)
                 fed += len(chunk)
                 if fed - max(units.parser.CurrentByteIndex, 0) > MAX_TOKEN:
-                    raise ValueError(f"has a tag of over {MAX_TOKEN:,} bytes; give a TMX file")
+                    raise ValueError(f"{file} has a tag of over {MAX_TOKEN:,} bytes; give a TMX file")
                 yield from units.units
                 units.units.clear()
             units.parser.Parse(b"", True)
     except expat.ExpatError as error:
         why = f"{expat.ErrorString(error.code)}, line {error.lineno}"
         raise ValueError(f"{file} is not well-formed XML ({why}); export it again") from None
-    except ValueError as error:
-        raise ValueError(f"{file} {error}") from None
-    except (OSError, EOFError) as error:
-        raise ValueError(f"{file} is not a whole gzip file ({error}); download or compress it again") from None
     yield from units.units
     if units.root != "tmx":
         raise ValueError(f"{file} is XML of the type {units.root!r}; wanted a translation memory, <tmx>")

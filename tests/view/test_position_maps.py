@@ -129,7 +129,7 @@ def test_a_model_without_positions_and_a_very_large_one_are_refused():
     name, model = load_for_positions("bahdanau-tiny")
     with pytest.raises(ValueError, match="bahdanau-tiny has no position embeddings or biases: recurrence or convolutions carry"):
         map_positions(model, name)
-    with pytest.raises(ValueError, match=r"t5-11b has 11,[\d,]+ parameters, and only a model of up to 50,000,000"):
+    with pytest.raises(ValueError, match=r"one layer of t5-11b has [\d,]+ parameters, and up to 150,000,000"):
         load_for_positions("t5-11b")
 
 
