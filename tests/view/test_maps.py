@@ -129,6 +129,21 @@ def test_later_tokens_of_the_answer_change_no_earlier_row_of_the_decoder(transla
     torch.testing.assert_close(whole[:, :, :4, :4], part)
 
 
+def test_answers_with_a_vocabulary_of_their_own_are_shown_in_it(translator):
+    class TwoVocabularies(Translator):
+        @property
+        def answer_tokenizer(self):
+            return train_bpe(["a quick brown fox jumps over lazy dogs", "hello there, general words"], 80)
+
+    two = TwoVocabularies(translator.model, translator.tokenizer, translator.run)
+    assert two.answer_tokenizer.vocab >= translator.tokenizer.vocab  # it has a name for every id
+    [answer] = two.translate(two.encode([TEXT]))
+    ids = answer.ids
+    assert map_attention(two, TEXT).rows[: len(ids)] == two.answer_tokenizer.display(ids)
+    assert map_attention(two, TEXT, which="decoder").rows[1:] == two.answer_tokenizer.display(ids)
+    assert map_attention(two, TEXT).columns == map_attention(translator, TEXT).columns
+
+
 def test_cross_is_the_default_and_other_names_are_refused(translator):
     assert map_attention(translator, TEXT, which="cross") == map_attention(translator, TEXT)
     with pytest.raises(ValueError, match="which 'both'; use encoder, decoder or cross"):
