@@ -67,12 +67,11 @@ def train(
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 open until exit
     else:
         _check_folder(files, resume, fresh)
-        for note in limits(run) if not resuming else ():
-            print(note, file=sys.stderr)
     from regard.train.loop import Interrupted, fit
 
     try:
-        done = fit(run, files.path, fresh=fresh, command=shlex.join(["regard", "train", what, *changes]))
+        notes = [] if resuming else limits(run)
+        done = fit(run, files.path, fresh=fresh, command=shlex.join(["regard", "train", what, *changes]), notes=notes)
     except Interrupted as stop:
         print(f"regard: {printable(stop)}", file=sys.stderr)
         raise typer.Exit(130) from None
