@@ -63,13 +63,12 @@ def train(
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 open until exit
     else:
         _check_folder(files, resume, fresh)
-        for note in limits(run) if not resuming else ():
-            print(note, file=sys.stderr)
     from regard.train.loop import Interrupted, fit
 
     try:
-        place = ["--out", str(out)] if out else []
-        done = fit(run, files.path, fresh=fresh, command=shlex.join(["regard", "train", what, *changes, *place]))
+        place, notes = ["--out", str(out)] if out else [], [] if resuming else limits(run)
+        command = shlex.join(["regard", "train", what, *changes, *place])
+        done = fit(run, files.path, fresh=fresh, command=command, notes=notes)
     except Interrupted as stop:
         print(f"regard: {printable(stop)}", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -66,10 +66,12 @@ class Interrupted(Exception):
     """The user stopped the training; a checkpoint was written first."""
 
 
-def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", console: Console | None = None) -> Done:
+def fit(
+    run: Run, folder: Path, *, fresh: bool = False, command: str = "", console: Console | None = None, notes: Sequence[str] = (),
+) -> Done:  # fmt: skip
     """Train a run in its folder, from its newest checkpoint if there is one, and leave a model, its card and its log.
 
-    With `fresh` an earlier run in the folder is deleted, once the new one's data has been checked.
+    With `fresh` an earlier run in the folder is deleted, once the new one's data has been checked.  `notes` are reported then.
     """
     elsewhere = str(Path(run.train.checkpoints).expanduser().resolve()) if run.train.checkpoints else ""
     run = dataclasses.replace(run, train=dataclasses.replace(run.train, checkpoints=elsewhere))
@@ -80,6 +82,8 @@ def fit(run: Run, folder: Path, *, fresh: bool = False, command: str = "", conso
         with files.locked():
             with files.removed_if_unused():
                 training = _begin(run, files, fresh, console or Console(stderr=True), world)
+            for note in notes:
+                training.report(note)
             _resume(training)
             complete = training.state.step >= run.train.steps and files.card.exists()
             if complete:  # run.toml and the card say how it was trained
