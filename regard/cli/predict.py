@@ -184,10 +184,10 @@ class _Sampling(TypedDict):
 
 def _generate_text(generator: "TextGenerator", sampling: _Sampling, prompt: str | None, tokens: int | None, stop: Sequence[str],
                    stream: bool, json_: bool) -> None:  # fmt: skip
-    from regard.data.files import read_lines
+    from regard.data.files import read_whole
 
     if prompt is None:
-        prompt = "" if sys.stdin is None or sys.stdin.isatty() else "\n".join(read_lines(Path("-")))
+        prompt = "" if sys.stdin is None or sys.stdin.isatty() else read_whole(Path("-"))
     pieces = generator.stream(prompt, tokens=tokens, stop=stop, **sampling)
     if json_:
         write_json({"prompt": prompt, "text": "".join(pieces)})

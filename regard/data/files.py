@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
-__all__ = ["MAX_LINE", "BadLine", "cache_folder", "flush", "gzip_errors", "new_file_mode", "open_bytes",
-           "read_lines", "read_lines_checked", "read_pieces", "sync_folder", "write_atomic"]  # fmt: skip
+__all__ = ["MAX_LINE", "BadLine", "cache_folder", "flush", "gzip_errors", "new_file_mode", "open_bytes", "read_lines",
+           "read_lines_checked", "read_pieces", "read_whole", "sync_folder", "write_atomic"]  # fmt: skip
 
 MAX_LINE = 1 << 20  # bytes of one line; longer ones are left out or refused
 MAX_SKIP = 1 << 26  # bytes of one line that are read to find its end
@@ -63,6 +63,17 @@ def read_lines_checked(file: Path) -> Iterator[str | BadLine]:
                 yield BadLine(number, *_not_utf8(error.start + 1, line[error.start]))
                 continue
             yield (text if number > 1 else text.removeprefix("\ufeff")).rstrip("\r\n")  # a byte order mark
+
+
+def read_whole(file: Path) -> str:
+    """All lines of a short text, such as a prompt, joined; refused if they have over `MAX_LINE` characters."""
+    found, size = list[str](), 0
+    for line in read_lines(file):
+        found.append(line)
+        size += len(line) + 1
+        if size > MAX_LINE:
+            raise ValueError(f"{_name(file)} has over {MAX_LINE:,} characters; give a shorter text")
+    return "\n".join(found)
 
 
 def read_pieces(file: Path, max_len: int) -> Iterator[str]:

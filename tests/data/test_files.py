@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import files
-from regard.data.files import BadLine, cache_folder, read_lines, read_lines_checked, write_atomic
+from regard.data.files import BadLine, cache_folder, read_lines, read_lines_checked, read_whole, write_atomic
 
 
 def lines(folder: Path, content: bytes, name: str = "a.txt") -> list[str]:
@@ -240,3 +240,12 @@ def test_a_gzip_bomb_of_one_line_is_refused_in_bounded_memory(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_a_short_text_is_read_whole_and_an_endless_one_refused(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_bytes(b"one\r\ntwo\n")
+    assert read_whole(tmp_path / "a.txt") == "one\ntwo"
+    monkeypatch.setattr(files, "MAX_LINE", 100)
+    (tmp_path / "a.txt").write_bytes(b"y\n" * 60)
+    with pytest.raises(ValueError, match=r"a\.txt has over 100 characters; give a shorter text"):
+        read_whole(tmp_path / "a.txt")

@@ -1,7 +1,7 @@
 """What a user should know of own pairs before training: duplicates, HTML entities, swapped languages, leaked validation data.
 
-One pass over the training pairs, in bounded memory; the findings are kept in the cache.  Up to half a million different pairs are
-counted exactly, more are estimated from those whose hash falls into a part of all hashes: copies have the same hash.
+One pass over the training pairs, in bounded memory; the findings are kept in the cache.  Up to 262,144 different pairs
+are counted exactly, more are estimated from those whose hash falls into a part of all hashes: copies have the same hash.
 
 Languages are told apart by words that are common on one side and rare on the other, learned from the first pairs.
 """
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from regard.data.cache import cached
 from regard.data.progress import Progress
 from regard.data.text.columns import language_of
-from regard.data.text.rows import ReadNotes, Row
+from regard.data.text.rows import ReadNotes, Row, printable
 from regard.data.text.splits import Split
 
 __all__ = ["DuplicateCounter", "SideWords", "check_pairs", "learn_side_words"]
@@ -28,7 +28,7 @@ __all__ = ["DuplicateCounter", "SideWords", "check_pairs", "learn_side_words"]
 BATCH = 4096  # pairs checked together
 LEARNED = 10_000  # first pairs, from which the words of each side are learned
 MAX_WORDS = 5000  # of each side
-MAX_HASHES = 1 << 19  # kept in memory
+MAX_HASHES = 1 << 18  # kept in memory
 COMPARED = 50_000  # validation sentences looked for in the training data
 ALL_CHECKED, THEN_EVERY = 50, 16  # batches checked for swapped languages: the first ones, then one in this many
 ENTITY = re.compile(r"&(?:[a-zA-Z]{2,8}|#\d{2,6}|#[xX][0-9a-fA-F]{2,5});")
@@ -50,7 +50,7 @@ class DuplicateCounter:
         hashes = np.fromiter(map(hash, rows), np.int64).view(np.uint64)
         self._waiting.append(hashes[hashes & np.uint64((1 << self._shift) - 1) == 0])
         self._size += len(self._waiting[-1])
-        if self._size >= self._most // 2:
+        if self._size >= self._most // 4:
             self._merge()
 
     def _merge(self) -> None:
@@ -190,8 +190,9 @@ def _require_same_columns(train: ReadNotes, valid: ReadNotes) -> None:
     for file, header in (*train.names.items(), *valid.names.items()):
         names = tuple(language_of(name) or name.casefold() for name in header[:2])
         if first and names == first[::-1]:
-            raise ValueError(f"{file} has {', '.join(names)}, {first_file} {', '.join(first)}: the other direction; swap the "
-                             "columns of one, or name them in data.columns")  # fmt: skip
+            here, there = (printable(", ".join(columns)) for columns in (names, first))
+            raise ValueError(f"{file} has {here}, {first_file} {there}: the other direction; swap the columns of one, or name "
+                             "them in data.columns")  # fmt: skip
         first_file, first = first_file or file, first or names
 
 

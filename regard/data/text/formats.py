@@ -5,6 +5,7 @@ without tabs are line-aligned: source and target.
 """
 
 import glob
+import os
 import re
 from collections.abc import Iterator
 from itertools import islice, zip_longest
@@ -30,7 +31,7 @@ _BREAKS = re.compile(r"\s*[\r\n]\s*")
 
 def expand_paths(own: str) -> list[Path]:
     """The files of `data.train`: paths, patterns and folders, separated by commas; those of a pattern or folder are sorted."""
-    parts = [own] if Path(own).expanduser().exists() else [part.strip() for part in own.split(",")]
+    parts = [own] if os.path.exists(os.path.expanduser(own)) else [part.strip() for part in own.split(",")]
     return [file for part in parts if part for file in _expand(part)]
 
 
@@ -38,20 +39,27 @@ def _expand(part: str) -> list[Path]:
     path = Path(part).expanduser()
     if path.is_dir():
         inside = (file for file in path.rglob("*") if not any(name.startswith(".") for name in file.relative_to(path).parts))
-        found = sorted(file for file in islice(inside, MAX_FILES) if _ending(file) in ENDINGS and file.is_file())
+        found = _few((file for file in inside if _ending(file) in ENDINGS and file.is_file()), part)
         if not found:
             raise ValueError(
                 f"{part} is a folder without text files ({', '.join(sorted(ENDINGS))}); give a file, or another folder"
             )
         return found
-    if not path.exists() and glob.has_magic(part):
-        found = sorted(Path(name) for name in islice(glob.iglob(str(path), recursive=True), MAX_FILES) if Path(name).is_file())
+    if not os.path.exists(path) and glob.has_magic(part):
+        found = _few((Path(name) for name in glob.iglob(str(path), recursive=True) if Path(name).is_file()), part)
         if not found:
             raise ValueError(f"no file matches {part}; check the pattern")
         return found
-    if not path.exists():
+    if not os.path.exists(path):
         raise ValueError(f"no file {part}; check the path")
     return [path]
+
+
+def _few(files: Iterator[Path], part: str) -> list[Path]:
+    found = sorted(islice(files, MAX_FILES + 1))
+    if len(found) > MAX_FILES:
+        raise ValueError(f"{part} has over {MAX_FILES:,} files; join them into fewer")
+    return found
 
 
 def _ending(file: Path) -> str:

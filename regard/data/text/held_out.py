@@ -27,12 +27,12 @@ Pairs = Callable[[], Iterator[tuple[str, str]]]
 
 
 def hash_source(source: str) -> int:
-    """A 64-bit hash of a sentence, the same on every machine."""
+    """A 64-bit hash of a sentence, the same on every machine and for any case."""
     return int.from_bytes(blake2b(source.strip().casefold().encode("utf-8", "replace"), digest_size=8).digest(), "big")
 
 
-def hold_out_pairs(pairs: Pairs, name: str, identity: object) -> dict[int, tuple[str, str]]:
-    """The pairs held out for validation, by the hash of their source: the smallest hashes, found in one pass, then cached."""
+def hold_out_pairs(pairs: Pairs, name: str, identity: object) -> list[tuple[str, str]]:
+    """The pairs held out for validation: those with the smallest hashes, found in one pass, then cached."""
 
     def write(_: Path) -> dict[str, object]:
         smallest, limit, total, classes = dict[int, tuple[str, str]](), 1 << 64, 0, Counter[str]()
@@ -60,11 +60,11 @@ def hold_out_pairs(pairs: Pairs, name: str, identity: object) -> dict[int, tuple
         if not held or len(smallest) < 2:
             raise ValueError(f"{name} has {total} different pairs, too few to hold some out for validation; give data.valid=FILE"
                              if total else f"{name} is empty; give a file with source and target on each line")  # fmt: skip
-        return {"held": [(key, *smallest[key]) for key in held]}
+        return {"held": [smallest[key] for key in held]}
 
     folder = cached(["held out", VERSION, identity], write)
     held = json.loads((folder / "about.json").read_text(encoding="utf-8"))["held"]
-    return {key: (source, target) for key, source, target in held}
+    return [(source, target) for source, target in held]
 
 
 def split_pairs(pairs: Pairs, name: str, identity: object, valid: bool) -> Pairs:
@@ -72,7 +72,8 @@ def split_pairs(pairs: Pairs, name: str, identity: object, valid: bool) -> Pairs
 
     def stream() -> Iterator[tuple[str, str]]:
         held = hold_out_pairs(pairs, name, identity)
-        yield from held.values() if valid else (pair for pair in pairs() if hash_source(pair[0]) not in held)
+        sources = {source.strip().casefold() for source, _ in held}
+        yield from held if valid else (pair for pair in pairs() if pair[0].strip().casefold() not in sources)
 
     return stream
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from regard.data.files import BadLine
 
-__all__ = ["BadRow", "ReadNotes", "Row", "bad_row", "keep_rows"]
+__all__ = ["BadRow", "ReadNotes", "Row", "bad_row", "keep_rows", "printable"]
 
 MAX_SHARE = 0.5  # of rows that cannot be read
 MAX_SHARE_NOT_UTF8 = 0.01  # more are a file in another encoding
@@ -51,7 +51,7 @@ class ReadNotes:
         """Note a row that cannot be read."""
         if self.strict:
             raise _refusal(file, row, 1)
-        reason = row.reason.partition(" at byte")[0]
+        reason = row.reason.partition(" at byte")[0].partition(", it has")[0]  # the same for all lines of a kind
         name = str(row.file or file)
         counts, lines = self.counts.setdefault(name, {}), self.left_out.setdefault(name, {})
         counts[reason] = counts.get(reason, 0) + 1
@@ -69,12 +69,17 @@ class ReadNotes:
                 reasons.append(f"{reason}: line{'s' * (count > 1)} {named}")
             total = sum(counts.values())
             found.append(f"{file}: {total:,} line{'s' * (total > 1)} left out ({'; '.join(reasons)})")
-        return found
+        return [printable(line) for line in found]
+
+
+def printable(text: str) -> str:
+    """A text from a file without control characters, which a terminal would obey."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def _refusal(file: Path, row: BadRow, like_it: int) -> ValueError:
     more = f" ({like_it:,} lines cannot be read)" if like_it > 1 else ""
-    return ValueError(f"{row.file or file} line {row.number} {row.reason}; {row.advice}{more}")
+    return ValueError(f"{row.file or file} line {row.number} {printable(row.reason)}; {printable(row.advice)}{more}")
 
 
 def keep_rows(rows: Iterable[Row | BadRow], file: Path, notes: ReadNotes) -> Iterator[Row]:

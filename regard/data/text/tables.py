@@ -13,7 +13,7 @@ from regard.data.files import MAX_LINE, open_bytes
 from regard.data.text.columns import DEFAULT, column_names, is_header
 from regard.data.text.delimited import Record, choose_cells
 from regard.data.text.json_rows import lookup
-from regard.data.text.rows import BadRow, ReadNotes, Row
+from regard.data.text.rows import BadRow, ReadNotes, Row, printable
 
 __all__ = ["read_parquet", "read_xlsx"]
 
@@ -159,4 +159,4 @@ def _require(library: str, file: Path) -> Any:
 
 
 def _short(error: BaseException) -> str:
-    return str(error).split("\n")[0][:120] or type(error).__name__
+    return printable(str(error).split("\n")[0][:120]) or type(error).__name__

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from regard.data.text import formats
 from regard.data.text.formats import expand_paths, is_aligned
 from regard.data.text.readers import read_pairs
 from regard.data.text.rows import ReadNotes
@@ -109,3 +110,35 @@ def test_bad_lines_of_aligned_files_leave_the_others_aligned(tmp_path):
     found = list(read_pairs([tmp_path / "a.en", tmp_path / "a.de"], notes=notes))
     assert found == [(f"en {n}", f"de {n}") for n in range(300) if n != 7]
     assert notes.lines() == [f"{tmp_path}/a.de: 1 line left out (has over 1,048,576 bytes: line 8)"]
+
+
+def test_control_characters_of_a_file_are_not_reported_raw(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": "b", "\\u001b[2J": 1}\n')
+    with pytest.raises(ValueError, match=r"it has a, �\[2J; name its keys"):
+        list(read_pairs([tmp_path / "a.jsonl"]))
+
+
+def test_many_reasons_are_one_reason(tmp_path):
+    rows = [json.dumps({"source": "a", "target": "b"} if n % 3 else {f"key {n}": 1}) for n in range(300)]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    notes = ReadNotes()
+    assert len(list(read_pairs([tmp_path / "a.jsonl"], notes=notes))) == 200
+    assert len(notes.lines()) == 1
+    assert len(notes.lines()[0]) < len(str(tmp_path)) + 200
+
+
+def test_a_folder_of_too_many_files_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "MAX_FILES", 2)
+    for name in "abc":
+        tsv(tmp_path / f"{name}.tsv", "p")
+    for own in (str(tmp_path), f"{tmp_path}/*"):
+        with pytest.raises(ValueError, match="has over 2 files; join them into fewer"):
+            expand_paths(own)
+
+
+def test_a_long_list_of_files_is_a_list(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = [f"{'n' * 40}{n}.tsv" for n in range(20)]
+    for name in names:
+        tsv(tmp_path / name, "p")
+    assert [str(file) for file in expand_paths(",".join(names))] == names
