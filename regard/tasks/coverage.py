@@ -16,34 +16,39 @@ from regard.data.text.batches import pad
 from regard.data.text.tokenizer import SpecialTokens
 from regard.layers.tap import attention_modules, watch
 
-__all__ = ["source_coverage"]
+__all__ = ["attention_to_source", "source_coverage"]
 
 PAIRS = 16  # sentence pairs read at once
 
+Special = tuple[SpecialTokens, SpecialTokens]  # of the sources and of the targets
+
+
+def source_coverage(model: nn.Module, special: Special, sources: Sequence[list[int]],
+                    targets: Sequence[list[int]]) -> list[float | None]:  # fmt: skip
+    """The coverage of each source while the model reads its translation; None without cross-attention, or of no token."""
+    weights = attention_to_source(model, special, sources, targets)
+    return [None if attended is None else _coverage(attended) for attended in weights]
+
 
 @torch.inference_mode()
-def source_coverage(model: nn.Module, special: tuple[SpecialTokens, SpecialTokens], sources: Sequence[list[int]],
-                    targets: Sequence[list[int]]) -> list[float | None]:  # fmt: skip
-    """The coverage of each source while the model reads its translation; `special` are the tokens of sources and targets.
-
-    None without cross-attention or without a source token.
-    """
+def attention_to_source(model: nn.Module, special: Special, sources: Sequence[list[int]],
+                        targets: Sequence[list[int]]) -> list[Tensor | None]:  # fmt: skip
+    """The attention (T + 1, S) of the steps of each translation, the last one that of its end, to the tokens of its source."""
     names = [name for name in attention_modules(model) if name.startswith("decoder") and name.endswith("cross")]
-    found: list[float | None] = [None] * len(sources)
+    found: list[Tensor | None] = [None] * len(sources)
     rows = [row for row, ids in enumerate(sources) if ids]
     device = next(model.parameters()).device
     for first in range(0, len(rows) if names else 0, PAIRS):
         some = rows[first : first + PAIRS]
         source = pad([sources[row] for row in some], special[0]).to(device)
-        target = pad([[special[1].bos, *targets[row]] for row in some], special[1])[:, :-1].to(
-            device
-        )  # a token predicts the next
+        # no end token in the target: each token predicts the next
+        target = pad([[special[1].bos, *targets[row]] for row in some], special[1])[:, :-1].to(device)
         with watch(model) as recorded:
             model.features(source, target)  # type: ignore[operator]
         # a Transformer attends with all tokens in one call, a recurrent decoder with one token a call
         weights = torch.stack([torch.cat(recorded[name], -2).mean(1) for name in names]).mean(0)  # (B, T, S)
         for row, attended in zip(some, weights, strict=True):
-            found[row] = _coverage(attended[: len(targets[row]) + 1, : len(sources[row])])
+            found[row] = attended[: len(targets[row]) + 1, : len(sources[row])]
     return found
 
 

@@ -1,18 +1,21 @@
 """Texts of several sentences: split into sentences, translated, put together again with the same spaces and line breaks.
 
 What must not change (tags, placeholders, addresses, numbers) is checked in each translation.  Where it is lacking, the sentence
-is translated again: without the tags and emoji around it and with the lacking spans as phrases that the search must write; if
-that fails too, as pieces with the span between them.  Sentences that keep everything are translated once, as they are.
+is translated again: without its tags and emoji, which are put beside their words (markup.py), and with the other lacking spans as
+phrases that the search must write; if that fails too, as pieces with the span between them.  Sentences that keep everything are
+translated once, as they are.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from regard.data.text.placeholders import Protected, drop_surplus, find_protected, is_kept, lacking
 from regard.data.text.sentences import cut_text, is_cjk, split_text
 from regard.tasks.answer_html import answer_html, shorten
+from regard.tasks.markup import align_words, insert_marks, take_marks
 
 __all__ = ["SentenceTranslator", "Translation", "join_translations", "translate_texts"]
 
@@ -57,6 +60,8 @@ class SentenceTranslator(NamedTuple):
     decode: Callable[[list[int]], str]
     spell: Callable[[list[int]], list[str]]  # token ids → tokens
     translate: Callable[[list[list[int]], list[list[list[int]]] | None], list[Translation]]
+    offsets: Callable[[Sequence[str]], list[list[tuple[int, int]]]]  # where the tokens of `encode` are in a text
+    attend: Callable[[list[list[int]], list[list[int]]], list[list[list[float]] | None]]  # sources, targets → weights (T, S)
     max_len: int
     unk: int  # of answers
     penalty: float
@@ -173,27 +178,32 @@ def _translate_protected(translator: SentenceTranslator, sentences: list[str], i
     if not bad:
         return answers
 
-    # Then without the tags and emoji around the sentence, and with the other spans as phrases that must be written.
+    # Then without tags and emoji, and with the other spans as phrases that must be written.
+    restored = {n: len(lacking(spans[n], answers[n].text)) for n in bad}
+    bad = _translate_unmarked(translator, sentences, spans, bad, answers, restored)
+    if not bad:
+        return answers
+
+    # Then without the tags and emoji around the sentence, and with the other spans, tags among them, as phrases.
     inner = [_strip(sentences[n], spans[n]) for n in bad]
     bare = translator.encode([strip.text for strip in inner])
     phrases = [_phrases(translator, strip.text, answers[n].text) for n, strip in zip(bad, inner, strict=True)]
     again = translator.translate(bare, phrases if any(phrases) else None)
     lost = []
     for n, strip, answer in zip(bad, inner, again, strict=True):
-        restored = len(lacking(spans[n], answers[n].text))
         whole = join_translations(translator, [strip.before, "", strip.after], [answer]) if strip.changed else answer
         if is_kept(spans[n], whole.text):
-            answers[n] = dataclasses.replace(whole, restored=restored, sentences=1)
+            answers[n] = dataclasses.replace(whole, restored=restored[n], sentences=1)
         else:
-            lost.append((n, strip, answer.text, restored))
+            lost.append((n, strip, answer.text))
     if not lost:
         return answers
 
     # Last in pieces, with the spans that are still lacking between them; a piece is shorter, so this comes to an end.
-    cuts = [_cut_around(strip, written) for _, strip, written, _ in lost]
+    cuts = [_cut_around(strip, written) for _, strip, written in lost]
     pieces = [piece for cut in cuts for piece in cut[1::2] if _has_letter(piece)]
     found = iter(_translate_protected(translator, pieces, translator.encode(pieces)) if pieces else ())
-    for (n, strip, _, restored), cut in zip(lost, cuts, strict=True):
+    for (n, strip, _), cut in zip(lost, cuts, strict=True):
         parts, between = list[Translation](), [strip.before + cut[0]]
         for index in range(1, len(cut), 2):
             last = index == len(cut) - 2
@@ -207,8 +217,34 @@ def _translate_protected(translator: SentenceTranslator, sentences: list[str], i
         between[-1] += strip.after
         joined = join_translations(translator, between, parts)
         score = None if answers[n].score is None else joined.score
-        answers[n] = dataclasses.replace(joined, restored=restored, sentences=1, score=score)
+        answers[n] = dataclasses.replace(joined, restored=restored[n], sentences=1, score=score)
     return answers
+
+
+def _translate_unmarked(translator: SentenceTranslator, sentences: list[str], spans: list[list[Protected]], bad: list[int],
+                        answers: list[Translation], restored: dict[int, int]) -> list[int]:  # fmt: skip
+    """Translate those of `bad` that have tags or emoji without them, and put them back; return the sentences left to do."""
+    around = {n: _strip(sentences[n], spans[n]) for n in bad}  # these stay around the whole translation
+    taken = {n: take_marks(around[n].text) for n in bad}
+    some = [n for n in bad if (taken[n].marks or around[n].changed) and _has_letter(taken[n].text)]
+    if not some:
+        return bad
+    texts = [taken[n].text for n in some]
+    bare = translator.encode(texts)
+    phrases = [_phrases(translator, text, answers[n].text) for n, text in zip(some, texts, strict=True)]
+    again = translator.translate(bare, phrases if any(phrases) else None)
+    weights = translator.attend(bare, [answer.ids for answer in again])
+    offsets = translator.offsets(texts)
+    done = set()
+    for n, text, answer, attended, tokens in zip(some, texts, again, weights, offsets, strict=True):
+        ends = [len(translator.decode(answer.ids[:count])) for count in range(1, len(answer.ids) + 1)]
+        words, aligned = align_words(text, answer.text, tokens, list(pairwise([0, *ends])), attended)
+        marked = around[n].before + insert_marks(answer.text, taken[n].marks, words, aligned) + around[n].after
+        if is_kept(spans[n], marked):
+            answers[n] = dataclasses.replace(answer, text=marked, n_best=[], restored=restored[n])
+            answers[n] = dataclasses.replace(answers[n], n_best=[answers[n], *answer.n_best[1:]])
+            done.add(n)
+    return [n for n in bad if n not in done]
 
 
 class _Strip(NamedTuple):

@@ -36,7 +36,7 @@ from regard.decode.logits_processors import logits_processor
 from regard.decode.search import Hypothesis
 from regard.decode.workers import map_in_threads
 from regard.layers.tap import attention_modules, tap_of
-from regard.tasks.coverage import source_coverage
+from regard.tasks.coverage import attention_to_source, source_coverage
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score
 from regard.tasks.mixing import advise_mixing, mix_parts
@@ -186,8 +186,15 @@ class Translator:
         split, protect = self.splits if split is None else split, self.splits if protect is None else protect
         target = self.answer_tokenizer
         how = SentenceTranslator(self.encode, target.encode, partial(self.decode_ids, target), target.ids_to_tokens,
-                                 translate_ids, self.max_len, target.special.unk, penalty)  # fmt: skip
+                                 translate_ids, self.tokenizer.offsets, self._attend, self.max_len, target.special.unk,
+                                 penalty)  # fmt: skip
         return translate_texts(how, texts, sources, split, protect)  # type: ignore[arg-type]
+
+    def _attend(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[list[float]] | None]:
+        """The attention of the tokens of each translation to those of its source, if the model has cross-attention."""
+        special = self.tokenizer.special, self.answer_tokenizer.special
+        found = attention_to_source(self.model, special, sources, targets)
+        return [None if weights is None else weights.tolist() for weights in found]
 
     def _room(self, source: list[int], phrases: list[list[int]], tokens: int | None) -> int:
         """The most tokens of an answer that must contain phrases."""
