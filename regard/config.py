@@ -156,6 +156,8 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         require_min(1, beam_size=self.beam_size, batch_size=self.batch_size)
+        require_max(1000, beam_size=self.beam_size)  # memory grows with it
+        require_max(100_000, batch_size=self.batch_size)
         require_min(0, min_length=self.min_length, max_length=self.max_length, no_repeat_ngram_size=self.no_repeat_ngram_size)
         require_min(-1, forced_bos=self.forced_bos, forced_eos=self.forced_eos)
         if not 0.01 <= self.repetition_penalty <= 100:

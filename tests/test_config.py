@@ -69,3 +69,25 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path):
     (tmp_path / "x.toml").write_text("steps = = 3", encoding="utf-8")
     with pytest.raises(ValueError, match="is not TOML"):
         read_run(str(tmp_path / "x.toml"), ())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a = " + "[" * 100_000, "is not TOML: its tables are nested too deeply"),
+        ("a = " + "9" * 10_000, "is not TOML: "),
+        ("[decode]\nbeam_size = 1000000000", "beam_size is 1000000000; use 1000 or less"),
+        ("[model]\ndim = 1000000000000000000000000000000", r"dim is 10+; use 2147483647 or less"),
+        ("[model]\ndim = 1e30", "dim"),
+    ],
+    ids=["deep", "digits", "beam", "width", "float width"],
+)
+def test_a_toml_file_with_absurd_values_is_one_line(content, message, tmp_path):
+    from regard.tasks import read_run
+
+    file = tmp_path / "run.toml"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=message) as error:
+        read_run(file)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 500

@@ -127,8 +127,9 @@ def _token(file: str, hf: Mapping[str, object], key: str) -> int:
 
 def _token_list(file: str, hf: Mapping[str, object], key: str) -> list[int]:
     value = hf.get(key, [])
-    ids = value if isinstance(value, list) else [value]
-    if not all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids):
+    listed: list[object] = value if isinstance(value, list) else [value]
+    ids = [token for token in listed if isinstance(token, int) and not isinstance(token, bool) and token >= 0]
+    if len(ids) < len(listed):
         raise ValueError(f"{file} has {key} = {value!r}; wanted token ids")
     return ids
 

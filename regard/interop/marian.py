@@ -73,8 +73,10 @@ def _normalize(hf: HFCheckpoint) -> dict[str, Tensor]:
 
 def blocks_pad(model: nn.Module) -> bool:
     """Whether the output bias of a model keeps it from writing padding."""
-    bias = model.output.bias if isinstance(model, Transformer) else None
-    return bias is not None and model.config.pad < len(bias) and float(bias.detach()[model.config.pad]) <= BLOCKED_LOGIT
+    if not isinstance(model, Transformer) or model.output.bias is None:
+        return False
+    pad, bias = model.config.pad, model.output.bias.detach()
+    return pad < len(bias) and float(bias[pad]) <= BLOCKED_LOGIT
 
 
 def _require_sinusoid(name: str, table: Tensor) -> None:
