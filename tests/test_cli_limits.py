@@ -22,7 +22,7 @@ def test_a_recipe_is_said_to_be_exportable_exactly_if_it_is(recipe):
 
 @pytest.mark.parametrize(
     ("recipe", "shown"),
-    [("multi30k", True), ("multi30k-seq2seq", False), ("cifar10-vit", True), ("cifar10-resnet", False),
+    [("multi30k", True), ("multi30k-seq2seq", False), ("cifar10-vit", True), ("cifar10-resnet", True),
      ("cifar10-attention-cnn", True),
      ("wikitext-word2vec", False), ("wikitext-elmo", False)],
 )  # fmt: skip
@@ -31,10 +31,11 @@ def test_a_model_without_attention_is_said_to_have_nothing_to_show(recipe, shown
 
 
 def test_it_is_said_before_training_and_not_when_resuming(regard, tmp_path):
-    few = (*SMALL, "model.norm=pre", "train.steps=1", "--out", tmp_path / "run")
+    few = (*SMALL, "model.positions=learned", "train.steps=1", "--out", tmp_path / "run")
     result = regard("train", "reverse", *few)
     assert result.code == 0, result.err
-    notes = limits(read_run("reverse", SMALL))
+    notes = limits(read_run("reverse", [*SMALL, "model.positions=learned"]))
+    assert notes
     assert (
         result.err.index("parameters on") < result.err.index("".join(f"{note}\n" for note in notes)) < result.err.index("step 1")
     )

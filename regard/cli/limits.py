@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 __all__ = ["limits"]
 
-WITHOUT_ATTENTION = ("seq2seq", "word2vec", "elmo")  # families
+WITHOUT_ATTENTION = ("seq2seq", "word2vec", "elmo")  # families; a ResNet is shown by its class activation map
 
 
 def limits(run: "Run") -> list[str]:
@@ -20,7 +20,6 @@ def limits(run: "Run") -> list[str]:
     except ValueError as reason:
         if run.family != "word2vec":  # exported in word2vec's own format
             found.append(f"note: regard export will not take this model: {reason}")
-    if run.family in WITHOUT_ATTENTION or (run.family == "resnet" and not run.model.attention):
-        other = ", or choose one with it, such as model=vit-tiny" if run.family == "resnet" else ""
-        found.append(f"note: regard show will have nothing to show: a {run.family} has no attention{other}")
+    if run.family in WITHOUT_ATTENTION:
+        found.append(f"note: regard show will have nothing to show: a {run.family} has no attention")
     return found
