@@ -146,6 +146,7 @@ def _check(train: Split, valid: Split, languages: bool, strict: bool, progress: 
         if done % (25 * BATCH) == 0:
             progress(f"checking {train.name}", done)
 
+    _require_same_columns(read, read_valid)  # of the files behind the first pairs too
     yield from read.lines()
     duplicates, exact = copies.result()
     what = "pair" if languages else "text"

@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from regard.data.files import BadLine
 
-__all__ = ["BadRow", "ReadNotes", "Row", "bad_row", "keep_rows", "printable"]
+__all__ = ["ALL", "BadRow", "ReadNotes", "Row", "bad_row", "keep_rows", "printable"]
 
 MAX_SHARE = 0.5  # of rows that cannot be read
 MAX_SHARE_NOT_UTF8 = 0.01  # more are a file in another encoding
+ALL = 1.0  # of rows that another language or purpose may need: refused only if no other row is left
 EARLY = 100  # bad rows after which a file is judged before its end
 NAMED = 10  # lines named for each reason
 
@@ -100,7 +101,7 @@ def keep_rows(rows: Iterable[Row | BadRow], file: Path, notes: ReadNotes) -> Ite
         firsts.setdefault(row.max_share, row)
         counts[row.max_share] += 1
         bad += 1
-        if counts[row.max_share] % EARLY == 0:
+        if counts[row.max_share] % EARLY == 0 and row.max_share < ALL:
             judge(row.max_share)
     for share in firsts:
         judge(share)

@@ -14,7 +14,7 @@ from xml.parsers import expat
 
 from regard.data.files import MAX_LINE, gzip_errors, open_bytes
 from regard.data.text.columns import language_of
-from regard.data.text.rows import BadRow, ReadNotes, Row
+from regard.data.text.rows import ALL, BadRow, ReadNotes, Row
 
 __all__ = ["read_tmx"]
 
@@ -86,7 +86,7 @@ def read_tmx(file: Path, columns: str, pair: str, notes: ReadNotes) -> Iterator[
         if languages is None:
             found = list(dict.fromkeys(language.split("-")[0] for language, _ in variants))
             if len(found) < 2:
-                yield BadRow(line, "is a unit of one language", "wanted two, such as en and de")
+                yield BadRow(line, "is a unit of one language", "wanted two, such as en and de", ALL)
                 continue
             languages = (found[0], found[1])
         notes.columns[str(file)] = f"{languages[0]} to {languages[1]}"
@@ -97,7 +97,7 @@ def read_tmx(file: Path, columns: str, pair: str, notes: ReadNotes) -> Iterator[
         else:
             lacks = languages[0] if not sources else languages[1]
             has = ", ".join(dict.fromkeys(language for language, _ in variants)) or "no text"
-            yield BadRow(line, f"is a unit without {lacks}", f"it has {has}; choose languages with data.pair=en-de")
+            yield BadRow(line, f"is a unit without {lacks}", f"it has {has}; choose languages with data.pair=en-de", ALL)
 
 
 def _read_units(file: Path) -> Iterator[tuple[int, list[tuple[str, str]]]]:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ready import ready
 
+from regard.data.text import checks
 from regard.data.text.checks import DuplicateCounter, learn_side_words
 from regard.data.text.config import TextData
 from regard.data.text.splits import find_split
@@ -153,3 +154,12 @@ def test_swapped_pairs_of_real_languages_are_found(name):
     long = [row for row in rows if min(len(row[0].split()), len(row[1].split())) >= 4]
     assert sum(map(words.swapped, rows)) <= 0.005 * len(rows)
     assert sum(words.swapped(row[::-1]) for row in long) >= 0.85 * len(long)
+
+
+def test_a_later_file_of_the_other_direction_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(checks, "LEARNED", 5)
+    for name, header in (("a", "en\tde"), ("b", "de\ten"), ("valid", "en\tde")):
+        (tmp_path / f"{name}.tsv").write_text(f"{header}\n" + "".join(f"{name} {n}\tx {n}\n" for n in range(20)))
+    data = TextData(train=f"{tmp_path}/a.tsv,{tmp_path}/b.tsv", valid=str(tmp_path / "valid.tsv"))
+    with pytest.raises(ValueError, match=r"b\.tsv has de, en, .*a\.tsv en, de: the other direction"):
+        ready(data, tmp_path)

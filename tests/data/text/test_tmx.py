@@ -135,3 +135,10 @@ def test_a_damaged_gzip_file_is_named(tmp_path, name):
     (tmp_path / name).write_bytes(gzip.compress(UNITS.encode() * 50)[:-20])
     with pytest.raises(ValueError, match=r"a\..*\.gz (is not a whole gzip file|does not start with)"):
         list(read_pairs([tmp_path / name]))
+
+
+def test_most_units_may_be_of_other_languages(tmp_path):
+    content = document(*[unit(("en", "a"), ("fr", "c"))] * 300, unit(("en", "a"), ("de", "b")))
+    assert pairs(tmp_path, content, pair="en-de") == [("a", "b")]
+    with pytest.raises(ValueError, match=r"line 4 is a unit without it; it has en, fr; choose languages with data\.pair=en-de"):
+        pairs(tmp_path, content, pair="en-it")
