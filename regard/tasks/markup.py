@@ -1,8 +1,8 @@
 """Tags and emoji of a sentence, taken out before it is translated and put beside the words they belong to.
 
 A model that has never seen a tag translates worse with one in the sentence.  So the sentence is translated without them; each
-word of the source is aligned with the word of the translation whose steps attend to it most, and a tag moves with its word.  Without
-cross-attention a word is aligned with the one at the same relative position.
+word of the source is aligned with the word of the translation whose steps attend to it most, and a tag moves with its word.
+Without cross-attention a word is aligned with the one at the same relative position.
 """
 
 import re
