@@ -73,7 +73,7 @@ def test_placeholders_that_were_put_back_are_said_in_one_line(regard, small_run)
     assert "{name}" in first
     assert second.startswith("<b>")
     assert second.endswith("</b>")
-    assert "3 placeholder, tag, address or number put back" in result.err
+    assert "3 placeholders (tags, addresses, numbers too) put back" in result.err
     assert result.err.count("\n") == 1
 
 

@@ -90,7 +90,7 @@ class AnswerNotes:
         if self.cut:
             said.append(f"{_count(self.cut, 'sentence')} longer than this model takes, translated in pieces")
         if self.restored:
-            said.append(f"{_count(self.restored, 'placeholder, tag, address or number', '')} put back that the model left out")
+            said.append(f"{_count(self.restored, 'placeholder')} (tags, addresses, numbers too) put back that the model left out")
         if self.low:
             said.append(f"{_count(self.low, 'translation')} with coverage below {LOW_COVERAGE}: something may be left out")
         if said:

@@ -24,6 +24,7 @@ _PROTECTED = re.compile(
     rf"|(?P<emoji>{_EMOJI})"
     r"|(?P<number>(?<![\w.,])\d+(?:[.,:'’/-]\d+)*(?![\w]))"
 )
+_HINT = re.compile(r"[\d<{%@&]|://|www\.|[\u2000-\U0010ffff]")  # every protected span has one of these
 _TRAILING = ".,;:!?)]}'’»…。，！？"  # of a sentence, not of the URL before it
 
 
@@ -38,6 +39,8 @@ class Protected(NamedTuple):
 
 def find_protected(text: str) -> list[Protected]:
     """The protected spans of a text, in order, without overlaps."""
+    if not _HINT.search(text):  # most sentences: an early answer
+        return []
     spans = []
     for found in _PROTECTED.finditer(text):
         kind = found.lastgroup or ""
