@@ -135,8 +135,8 @@ def saved(tmp_path_factory):
         ("encoder", {"model_type": "swin"}, r"encoder\.model_type = 'swin'; regard reads a vit encoder with a gpt2 decoder"),
         ("decoder", {"model_type": "bert"}, r"decoder\.model_type = 'bert'; regard reads a vit encoder with a gpt2 decoder"),
         ("decoder", {"add_cross_attention": False}, r"no decoder\.add_cross_attention = true; .* cannot see the image"),
-        ("decoder", {"cross_attention_hidden_size": 48}, "cross_attention_hidden_size = 48; regard's model has None"),
-        ("decoder", {"activation_function": "relu"}, "activation_function = 'relu'; regard's model has 'gelu_new'"),
+        ("decoder", {"cross_attention_hidden_size": 48}, r"decoder\.cross_attention_hidden_size = 48; regard does not sup"),
+        ("decoder", {"activation_function": "tanh"}, r"decoder\.activation_function = 'tanh'; regard's model has 'relu'"),
         ("encoder", {"image_size": 56}, r"position_embeddings is \(1, 17, 32\); its config\.json makes it \(1, 65, 32\)"),
     ],
 )
