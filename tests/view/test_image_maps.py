@@ -144,10 +144,14 @@ def test_neighbourhoods_are_summed_at_their_positions(layer, side, stride):
     assert not any(part._forward_pre_hooks for part in predictor.model.modules())
 
 
-def test_a_model_without_attention_is_refused_with_a_remedy():
+def test_a_resnet_without_attention_is_shown_by_its_class_activation_map():
     predictor = classifier("resnet", **{**RESNET, "attention": []})
+    found = map_image_attention(predictor, random_image(16))
+    [panel] = found.panels
+    assert panel.title == "evidence for its class"
+    assert sum(map(sum, panel.weights)) == pytest.approx(1, abs=1e-5)
     with pytest.raises(ValueError, match=r"tiny is a resnet without attention; .* 'model\.attention=\[2\]'"):
-        map_image_attention(predictor, random_image(16))
+        map_image_attention(predictor, random_image(16), layer=1)
 
 
 def test_one_head_can_be_chosen():
