@@ -62,6 +62,8 @@ def test_the_commands_run_as_pasted(regard, tmp_path, monkeypatch, minilm):
     for name in ("clip.wav", "clip2.wav"):
         soundfile.write(tmp_path / name, np.sin(np.arange(16_000) / 10), 16_000)
     (tmp_path / "speech.tsv").write_text("clip.wav\ta b\nclip2.wav\tb a\n")
+    (tmp_path / "film.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nA man is riding a bike.\n")
+    (tmp_path / "terms.tsv").write_text("bike\tRad\n")
     few = ["train.steps=3", "train.save_every=2", "decode.beam_size=1"]
     shape = ["data.vocab=300", "model.dim=16", "model.depth=1", "model.heads=2"]
     small = {"fashion-vit": ["model.dim=18"], "images": ["train.batch_size=2", "model.image=32"],
@@ -78,19 +80,20 @@ def test_the_commands_run_as_pasted(regard, tmp_path, monkeypatch, minilm):
         extra = few if words[1] == "train" and "--resume" not in words else []
         if extra and not any(word.startswith("init=") for word in words):
             extra = [*extra, *small.get(words[2], shape)]
-        extra = ["--beam", "1"] if words[1] == "score" else extra
+        extra = ["--beam", "1"] if words[1] == "score" and "images" not in words[2] else extra
         done = regard(*words[1:], *extra)  # in this process: importing torch for each takes longer than the commands
         assert done.code == 0, f"{words}: {done.err}"
         assert done.out, words
     texts = {"generate", "fill", "classify", "ask", "embed", "neighbors", "import", "export", "caption", "transcribe"}
-    assert verbs == {"train", "translate", "score", "compare", "show", "cost", *texts}
+    assert verbs == {"train", "translate", "score", "compare", "show", "trace", "cost", *texts}
     for image in ("bike.png", "lengths.png", "boot-attention.png", "samples.png", "words.png"):
         assert (tmp_path / image).stat().st_size > 1000
 
 
-def test_the_python_example_runs(small_run):
+def test_the_python_example_runs(small_run, tmp_path, monkeypatch):
     [block] = [b for b in blocks() if b.startswith("import regard")]
     names: dict[str, object] = {}
+    monkeypatch.chdir(tmp_path)
     exec(compile(block.replace("runs/multi30k", str(small_run)).replace("decoder.3", "decoder.0"), "README.md", "exec"), names)
     assert names["weights"].shape[:3] == (1, 2, 1)  # greedy, 2 heads, one token per step
 

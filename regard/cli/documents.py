@@ -59,7 +59,8 @@ def translate_document(search: "Callable[..., list[Translation]]", document: Doc
     content = document.render(answers)
     if out is not None:
         write_atomic(out, content)
-        note(f"saved {out}, {len(answers):,} blocks of text translated")
+        count = len(answers)
+        print(f"saved {printable(out)}, {count:,} block{'s' * (count != 1)} of text translated")
     else:
         sys.stdout.flush()
         sys.stdout.buffer.write(content)

@@ -25,10 +25,11 @@ from torch import Tensor
 
 from regard.data.image.io import ImageLike
 from regard.data.image.shapes import Box
+from regard.data.terminal import printable
 from regard.data.text.tokenizer import Tokenizer
 from regard.models.image_encoder import ImageEncoder
 from regard.tasks.captioning import Caption, ImageCaptioner
-from regard.view.draw import VISIBLE, Drawing, printable, save_map, write_map
+from regard.view.draw import VISIBLE, Drawing, save_map, write_map
 from regard.view.image_maps import Panel, model_pixels
 from regard.view.maps import record_cross_attention, require_index
 from regard.view.panels import Overlay, draw_panels
@@ -175,7 +176,7 @@ def to_terminal(attention: CaptionMap, width: int = 120) -> Table:
     grids = [_small_grid(torch.tensor(word.weights)) for word in attention.words]
     wide = max(CELL_WIDTH * len(grid) for grid in grids) + 2
     columns = max(1, width // wide)
-    table = Table(title=Text(printable(attention.title)), title_justify="left", title_style="dim", box=None,
+    table = Table(title=Text(printable(attention.title, keep="")), title_justify="left", title_style="dim", box=None,
                   padding=(0, 2, 1, 0), pad_edge=False, show_header=False)  # fmt: skip
     cells = [_to_text(word, grid) for word, grid in zip(attention.words, grids, strict=True)]
     for first in range(0, len(cells), columns):
@@ -191,7 +192,7 @@ def _small_grid(weights: Tensor) -> Tensor:
 
 def _to_text(word: Panel, grid: Tensor) -> Text:
     wide = CELL_WIDTH * grid.shape[1]
-    title = printable(word.title)
+    title = printable(word.title, keep="")
     text = Text(title if len(title) <= wide else f"{title[: wide - 1]}…", style="bold", no_wrap=True)
     for row in grid.tolist():
         text.append("\n")

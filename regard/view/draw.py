@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.data.files import write_atomic
+from regard.data.terminal import printable
 from regard.view.fonts import find_fonts, missing_letters_note, shaping_note
 from regard.view.scale import RGB, colour, ink, palette
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from regard.view.maps import AttentionMap
 
-__all__ = ["VISIBLE", "Drawing", "check_file", "draw", "figure_bytes", "new_figure", "printable", "readable", "save_figure",
+__all__ = ["VISIBLE", "Drawing", "check_file", "draw", "figure_bytes", "new_figure", "readable", "save_figure",
            "save_map", "to_file", "to_html", "to_terminal", "write_map"]  # fmt: skip
 
 VISIBLE = 0.05  # the smallest weight whose percentage is printed
@@ -53,7 +54,12 @@ Draw = Callable[[AnyMap, str], Drawing]  # draws a map as png, svg or pdf
 def to_terminal(attention: "AttentionMap", width: int = 120) -> Table:
     """A grid for `rich.print`: a row for each query, a column for each key; headings are cut to make it at most `width` wide."""
     table = Table(
-        title=Text(printable(attention.title)), title_justify="left", title_style="dim", box=None, padding=0, pad_edge=False
+        title=Text(printable(attention.title, keep="")),
+        title_justify="left",
+        title_style="dim",
+        box=None,
+        padding=0,
+        pad_edge=False,
     )
     labels, headings = [readable(name) for name in attention.rows], [readable(name) for name in attention.columns]
     label_width, full = max(map(cell_len, labels)) + 1, [max(cell_len(heading) + 2, 4) for heading in headings]
@@ -120,7 +126,7 @@ def _css(color: RGB) -> str:
 
 
 def _escape(text: str) -> str:
-    return html.escape(printable(text))
+    return html.escape(printable(text, keep=""))
 
 
 def check_file(file: Path, option: str = "--out") -> None:
@@ -227,12 +233,7 @@ def draw(attention: "AttentionMap", kind: str) -> Drawing:
 
 def readable(token: str) -> str:
     """A token for a reader: the space before a word is dropped, a piece inside a word gets a +."""
-    token = printable(token)
+    token = printable(token, keep="")
     if token.startswith("▁"):
         return token[1:] or token
     return token if token.startswith("<") or not token[:1].isalnum() else f"+{token}"
-
-
-def printable(text: str) -> str:
-    """Replace control characters, which a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "�" for letter in text)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.text.batches import pad
-from regard.data.text.tokenizer import Tokenizer
 from regard.layers.masks import causal_mask
 from regard.layers.tap import watch
 from regard.tasks.language_model import TextGenerator
@@ -117,17 +116,12 @@ def cross_attention(translator: Translator, source: list[int], target: list[int]
     Row 0 reads the start token and predicts the first target token; the last column is the source's end token.
     """
     special, device = translator.tokenizer.special, next(translator.model.parameters()).device
-    ids = torch.tensor([[_answer_tokenizer(translator).special.bos, *target]], device=device)
+    ids = torch.tensor([[translator.answer_tokenizer.special.bos, *target]], device=device)
     found = record_cross_attention(translator.model, pad([source], special).to(device), ids)
     if not found:
         raise ValueError(f"a {translator.run.family} has no cross-attention: its decoder knows only the encoder's last state; "
                          f"use a model that attends to the source, such as bahdanau or transformer")  # fmt: skip
     return found
-
-
-def _answer_tokenizer(translator: Translator) -> Tokenizer:
-    """The tokenizer of the answers, which may have a vocabulary of their own."""
-    return cast(Tokenizer, getattr(translator, "answer_tokenizer", translator.tokenizer))
 
 
 @torch.inference_mode()
@@ -146,7 +140,7 @@ def self_attention(translator: Translator, source: list[int], target: list[int],
     Queries and keys are the source tokens with the end token, or the start token with the target tokens.
     """
     special, device = translator.tokenizer.special, next(translator.model.parameters()).device
-    ids = torch.tensor([[_answer_tokenizer(translator).special.bos, *target]], device=device)
+    ids = torch.tensor([[translator.answer_tokenizer.special.bos, *target]], device=device)
     with watch(translator.model) as recorded:
         translator.model(pad([source], special).to(device), ids)
     found = [calls[0][0] for name, calls in recorded.items() if name.startswith(f"{side}.") and not is_cross(name) and calls]
@@ -176,7 +170,7 @@ def _record_translation(translator: Translator, text: str, beam: int | None, whi
             raise ValueError(f"beam {beam} is for the answer; the encoder's attention needs no search, leave it out")
         return Recorded("self-attention of the encoder", self_attention(translator, source, [], "encoder"), columns, columns)
     [answer] = translator.translate([source], beam=beam)
-    tokenizer, special = _answer_tokenizer(translator), _answer_tokenizer(translator).special
+    tokenizer, special = translator.answer_tokenizer, translator.answer_tokenizer.special
     if which == "decoder":
         read = tokenizer.display([special.bos, *answer.ids])
         weights = self_attention(translator, source, answer.ids, "decoder")

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from regard.data.terminal import printable
 from regard.data.text.batches import pad
 from regard.data.text.tokenizer import Tokenizer
 from regard.decode import search
@@ -182,4 +183,4 @@ def to_tree(trace: DecodingTrace) -> Tree:
 
 def _readable(token: str) -> str:
     """A token with escapes for control characters, which a terminal would obey."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in token)
+    return printable(token, keep="")

@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from regard.data.cache import cached
 from regard.data.progress import Progress
+from regard.data.terminal import printable
 from regard.data.text.columns import language_of
-from regard.data.text.rows import ReadNotes, Row, printable
+from regard.data.text.rows import ReadNotes, Row
 from regard.data.text.splits import Split
 
 __all__ = ["DuplicateCounter", "SideWords", "check_pairs", "learn_side_words"]
@@ -191,7 +192,7 @@ def _require_same_columns(train: ReadNotes, valid: ReadNotes) -> None:
     for file, header in (*train.names.items(), *valid.names.items()):
         names = tuple(language_of(name) or name.casefold() for name in header[:2])
         if first and names == first[::-1]:
-            here, there = (printable(", ".join(columns)) for columns in (names, first))
+            here, there = (printable(", ".join(columns), keep="") for columns in (names, first))
             raise ValueError(f"{file} has {here}, {first_file} {there}: the other direction; swap the columns of one, or name "
                              "them in data.columns")  # fmt: skip
         first_file, first = first_file or file, first or names

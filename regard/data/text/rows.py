@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.data.files import BadLine
+from regard.data.terminal import printable
 
-__all__ = ["ALL", "BadRow", "ReadNotes", "Row", "bad_row", "keep_rows", "printable"]
+__all__ = ["ALL", "BadRow", "ReadNotes", "Row", "bad_row", "keep_rows"]
 
 MAX_SHARE = 0.5  # of rows that cannot be read
 MAX_SHARE_NOT_UTF8 = 0.01  # more are a file in another encoding
@@ -70,17 +71,14 @@ class ReadNotes:
                 reasons.append(f"{reason}: line{'s' * (count > 1)} {named}")
             total = sum(counts.values())
             found.append(f"{file}: {total:,} line{'s' * (total > 1)} left out ({'; '.join(reasons)})")
-        return [printable(line) for line in found]
-
-
-def printable(text: str) -> str:
-    """A text from a file without control characters, which a terminal would obey."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+        return [printable(line, keep="") for line in found]
 
 
 def _refusal(file: Path, row: BadRow, like_it: int) -> ValueError:
     more = f" ({like_it:,} lines cannot be read)" if like_it > 1 else ""
-    return ValueError(f"{row.file or file} line {row.number} {printable(row.reason)}; {printable(row.advice)}{more}")
+    return ValueError(
+        f"{row.file or file} line {row.number} {printable(row.reason, keep='')}; {printable(row.advice, keep='')}{more}"
+    )
 
 
 def keep_rows(rows: Iterable[Row | BadRow], file: Path, notes: ReadNotes) -> Iterator[Row]:

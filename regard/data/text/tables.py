@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.files import MAX_LINE, open_bytes
+from regard.data.terminal import printable
 from regard.data.text.columns import DEFAULT, column_names, is_header
 from regard.data.text.delimited import Record, choose_cells
 from regard.data.text.json_rows import lookup
-from regard.data.text.rows import BadRow, ReadNotes, Row, printable
+from regard.data.text.rows import BadRow, ReadNotes, Row
 
 __all__ = ["read_parquet", "read_xlsx"]
 
@@ -159,4 +160,4 @@ def _require(library: str, file: Path) -> Any:
 
 
 def _short(error: BaseException) -> str:
-    return printable(str(error).split("\n")[0][:120]) or type(error).__name__
+    return printable(str(error).split("\n")[0][:120], keep="") or type(error).__name__
