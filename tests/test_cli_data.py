@@ -50,7 +50,8 @@ def test_a_messy_csv_is_trained_on_and_scored_with_its_own_split(regard, messy, 
                  "4 duplicate pairs; 1 pair with HTML entities such as &amp;; 8 pairs whose languages are"):  # fmt: skip
         assert line in report, report
     result = regard("score", run)
-    assert "held out for validation: 31 sentences scored" in result.err
+    assert "BLEU  (31 sentences; " in result.out
+    assert "none of the 31 sentences are in the training data" in result.err
     result = regard("train", "translate", f"data.train={messy}", *TINY[:-1], "train.steps=3", "--out", run, "--resume")
     assert result.code == 0, result.err
     assert "31 pairs" in result.out + result.err
@@ -78,7 +79,7 @@ def test_a_second_reference_column_counts(regard, small_run, tmp_path):
     rows = [(a, b, f"{b} ja") for a, b in sentences(20)]
     file = write(tmp_path / "test.tsv", "".join("\t".join(row) + "\n" for row in rows))
     result = regard("score", small_run, "--on", file, "--json")
-    assert "20 sentences scored, up to 2 references each" in result.err
+    assert {score["examples"] for score in json.loads(result.out)} == {20}
     assert all("nrefs:2" in score["signature"] for score in json.loads(result.out) if "BLEU" in score["name"])
 
 
@@ -107,7 +108,7 @@ def test_hostile_training_data_is_one_line(regard, hostile, tmp_path, name):
     assert_refused(result, name, message)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", sorted(HOSTILE.keys() - {"latin.tsv"}))
 def test_hostile_input_is_one_line(regard, hostile, small_run, name):
     assert_refused(regard("translate", small_run, "--input", hostile / name), name, HOSTILE[name])
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from regard.cli.io import note, show_progress
 from regard.data.documents import SUFFIXES, Document, read_document
+from regard.data.terminal import printable
 
 if TYPE_CHECKING:
     from regard.tasks.translation import Translation

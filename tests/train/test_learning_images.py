@@ -105,7 +105,7 @@ def test_a_tenth_is_for_validation_if_no_folder_is_given(photos, tmp_path):
     run = a_run("vit", photos, data={"train": f"{photos}/train"})
     loop.fit(run, tmp_path / "run")
     [line] = score(regard.load(tmp_path / "run"), "valid")[:1]
-    assert line.signature == "of 2 images"
+    assert line.signature == "2 of 2 images"
 
 
 def test_an_image_generator_opens_and_is_scored_in_bits_per_pixel(photos, tmp_path):
