@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from regard.data.text.placeholders import Protected, drop_surplus, find_protected, is_kept, lacking
-from regard.data.text.sentences import cut_text, is_cjk, split_text
+from regard.data.text.sentences import cut_text, is_cjk, split_sentences
 from regard.tasks.answer_html import answer_html, shorten
 from regard.tasks.markup import align_words, insert_marks, take_marks
 
@@ -96,7 +96,7 @@ def _whole(text: str) -> _Pieces:
 
 def _pieces(translator: SentenceTranslator, text: str, ids: list[int]) -> _Pieces:
     """The sentences of a text; one sentence on one line stays as it is, spaces included."""
-    parts = split_text(text)
+    parts = split_sentences(text)
     if len(parts) == 1 or (len(parts) == 3 and not (parts[0] + parts[2]).strip(" \t")):
         parts = ["", text, ""]
     if len(parts) == 3 and len(ids) <= translator.max_len:
