@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from regard.data.text.placeholders import find_protected
 
-__all__ = ["Mark", "Unmarked", "align_words", "insert_marks", "take_marks"]
+__all__ = ["InlineMarkup", "Unmarked", "align_words", "insert_marks", "take_marks"]
 
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
 Span = tuple[int, int]
 
 
-class Mark(NamedTuple):
+class InlineMarkup(NamedTuple):
     """A tag or an emoji, and where it stood in the sentence without marks."""
 
     text: str
@@ -39,12 +39,12 @@ class Unmarked(NamedTuple):
     """A sentence without its marks, and the marks."""
 
     text: str
-    marks: list[Mark]
+    marks: list[InlineMarkup]
 
 
 def take_marks(sentence: str) -> Unmarked:
     """Take tags and emoji out of a sentence, with one of two spaces around them."""
-    text, marks, at = "", list[Mark](), 0
+    text, marks, at = "", list[InlineMarkup](), 0
     for span in find_protected(sentence):
         if span.kind not in ("tag", "emoji") or span.text.startswith("&"):
             continue
@@ -53,7 +53,7 @@ def take_marks(sentence: str) -> Unmarked:
         spaced = text[-1:].isspace()
         if spaced and sentence[at : at + 1].isspace() and not (marks and marks[-1].at == len(text)):
             at += 1
-        marks.append(Mark(span.text, len(text), spaced))
+        marks.append(InlineMarkup(span.text, len(text), spaced))
     return Unmarked(text + sentence[at:], marks)
 
 
@@ -82,7 +82,7 @@ def _words_of(tokens: Sequence[Span], words: Sequence[Span]) -> list[int | None]
     return [next((n for n, (first, last) in enumerate(words) if first < end and start < last), None) for start, end in tokens]
 
 
-def insert_marks(text: str, marks: Sequence[Mark], words: Sequence[Span], aligned: Sequence[Span]) -> str:
+def insert_marks(text: str, marks: Sequence[InlineMarkup], words: Sequence[Span], aligned: Sequence[Span]) -> str:
     """Put marks into a translation: around the words that belong to those inside a pair, else beside one word."""
     places = [_place(mark, words, aligned, len(text)) for mark in marks]
     stack = list[int]()
@@ -109,7 +109,7 @@ def insert_marks(text: str, marks: Sequence[Mark], words: Sequence[Span], aligne
     return written + text[at:]
 
 
-def _place(mark: Mark, words: Sequence[Span], aligned: Sequence[Span], end: int) -> int:
+def _place(mark: InlineMarkup, words: Sequence[Span], aligned: Sequence[Span], end: int) -> int:
     if mark.opens:
         return next((there[0] for here, there in zip(words, aligned, strict=True) if here[1] > mark.at), end)
     before = [there[1] for here, there in zip(words, aligned, strict=True) if here[0] < mark.at]

@@ -37,11 +37,12 @@ from regard.decode.search import Hypothesis
 from regard.decode.workers import map_in_threads
 from regard.layers.tap import attention_modules, tap_of
 from regard.tasks.coverage import attention_to_source, source_coverage
+from regard.tasks.joining import SentenceTranslator, Translation
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score
 from regard.tasks.mixing import advise_mixing, mix_parts
 from regard.tasks.overlap import trained_texts
-from regard.tasks.paragraphs import SentenceTranslator, Translation, translate_texts
+from regard.tasks.paragraphs import translate_texts
 from regard.tasks.scoring import score_translations
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 

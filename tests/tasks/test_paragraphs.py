@@ -7,9 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.text.placeholders import find_protected
+from regard.data.text.placeholders import find_protected, is_kept
 from regard.data.text.tokenizer import train_tokenizer
 from regard.data.text.toys import toy_pairs
+from regard.tasks.joining import SentenceTranslator, join_translations
 from regard.tasks.load import load
 from regard.tasks.translation import Translator
 
@@ -125,6 +126,31 @@ def test_protected_spans_pass_through_a_random_model(untrained, pairs, first, be
             assert answer.text.count(span.text) >= 1, (source, answer.text)
         else:
             assert answer.text.count(span.text) == count, (source, answer.text)
+
+
+@settings(max_examples=8)
+@given(SENTENCES, st.booleans())
+def test_every_one_of_the_n_best_has_the_protected_spans(untrained, pairs, first):
+    source = " ".join(word for pair in pairs for word in (pair if first else pair[::-1]))
+    [answer] = untrained.translate([source], beam=3, n_best=3, tokens=12)
+    assert answer.n_best[0].text == answer.text
+    spans = find_protected(source)
+    assert all(is_kept(spans, best.text) for best in answer.n_best[1:]), [best.text for best in answer.n_best]
+
+
+def test_hypotheses_with_tags_of_their_own_are_not_lost_beside_those_without(untrained):
+    texts = ["hello {x} a. World %s b <b>c</b> fine.", "a 😀 b {name} c http://example.com/a?b=c d"]
+    for answer in untrained.translate(texts, beam=2, n_best=2, tokens=12):
+        assert 1 <= len(answer.n_best) <= 2
+        assert answer.n_best[0].text == answer.text
+
+
+def test_answers_without_n_best_are_joined_with_those_that_have_several(untrained):
+    one, two = untrained.translate(["hello", "world"], beam=2, n_best=2, tokens=5)
+    bare = dataclasses.replace(one, n_best=[])
+    how = SentenceTranslator(*[lambda texts: [[] for _ in texts]] * 7, max_len=9, unk=0, penalty=1.0)
+    joined = join_translations(how, ["", "", " ", "", ""], [bare, two])
+    assert [best.text for best in joined.n_best] == [f"{one.text} {best.text}" for best in two.n_best]
 
 
 def test_a_sentence_that_keeps_its_spans_is_translated_once(translator, monkeypatch):

@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from typing import NamedTuple
 
-__all__ = ["Protected", "drop_surplus", "find_protected", "is_kept", "lacking"]
+__all__ = ["Protected", "drop_surplus", "find_lacking", "find_protected", "is_kept"]
 
 _EMOJI = ("[\U0001f1e6-\U0001f1ff]{2}|[0-9#*]\ufe0f?\u20e3|"  # flags, keycaps
           "(?:[\u203c\u2049\u2139\u2194-\u21aa\u231a-\u23ff\u25aa-\u25fe\u2600-\u27bf\u2934\u2935\u2b05-\u2b55\u3030\u303d]"
@@ -18,7 +18,7 @@ _EMOJI = ("[\U0001f1e6-\U0001f1ff]{2}|[0-9#*]\ufe0f?\u20e3|"  # flags, keycaps
 _PROTECTED = re.compile(
     r"(?P<url>(?:https?|ftp)://[^\s<>\"“”«»]+|\bwww\.[^\s<>\"“”«»]+)"
     r"|(?P<email>[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+)"
-    r"|(?P<tag></?(?!extra_id_)[A-Za-z][\w:.-]*(?:\s[^<>]{0,2000})?/?>|<!--.{0,2000}?-->|&(?:[A-Za-z]{2,10}|#\d{1,7}|#x[\dA-Fa-f]{1,6});)"
+    r"|(?P<tag></?(?!extra_id_)[A-Za-z][\w:.-]*(?:\s[^<>=]{0,200}=[^<>]{0,2000}|\s[^<>]{0,2000}/|\s?|/)>|<!--.{0,2000}?-->|&(?:[A-Za-z]{2,10}|#\d{1,7}|#x[\dA-Fa-f]{1,6});)"
     r"|(?P<name>\{\{[^{}\n]{1,80}\}\}|\$?\{[\w.:!,\[\]-]{0,80}\}|%\(\w{1,80}\)[#0+-]?[\d.]*[diouxXeEfFgGcrsa]"
     r"|(?<![\d%])%(?:\d{1,2}\$)?[0+-]?\d{0,3}(?:\.\d{1,3})?(?:l|ll|h)?[diouxXeEfgGcsr](?![A-Za-z]))"
     rf"|(?P<emoji>{_EMOJI})"
@@ -53,7 +53,7 @@ def find_protected(text: str) -> list[Protected]:
     return spans
 
 
-def lacking(spans: list[Protected], translation: str) -> list[Protected]:
+def find_lacking(spans: list[Protected], translation: str) -> list[Protected]:
     """The spans that a translation lacks, in their order; of a repeated one as many as are lacking."""
     left, digits = Counter(span.text for span in spans if span.kind != "number"), _digits(translation)
     for text in left:
@@ -76,7 +76,7 @@ def is_kept(spans: list[Protected], translation: str) -> bool:
     """Whether a translation has all spans, and no tag, placeholder or address more often than the source."""
     wanted = Counter(span.text for span in spans if span.kind != "number")
     surplus = any(translation.count(text) > count for text, count in wanted.items())
-    return not surplus and not lacking(spans, translation)
+    return not surplus and not find_lacking(spans, translation)
 
 
 def drop_surplus(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Split a text into lines and sentences by rules, and put nothing in and leave nothing out.
+"""Split a text into lines and sentences by rules; joined, the parts are the text again.
 
 A sentence ends at . ! ? … and their relatives in other scripts, with the quotes and brackets that close after them.  A full stop
 does not end one after an abbreviation (Dr., z.B., etc.) or an initial (J. S. Bach), inside a number or a name (3.14, x.com), nor
@@ -8,77 +8,37 @@ before a lower-case letter.  Chinese and Japanese put no space between sentences
 import re
 from collections.abc import Callable
 
-__all__ = ["cut_text", "is_cjk", "split_text"]
+__all__ = ["cut_text", "is_cjk", "split_sentences"]
 
-# Abbreviations, without their last full stop, in lower case.  After a title or a reference the sentence goes on whatever follows;
-# after the others (etc., Inc.) it goes on unless a capital letter follows.
-_ENGLISH = (
-    "dr mr mrs ms messrs mx prof rev fr hon gen col maj capt cmdr lt sgt cpl pvt adm gov sen rep pres st ste mt ft vs v viz "
-    "cf e.g i.e eg ie approx ca fig figs eq eqs sec ch vol vols pp p no nos nr ed eds op ver jan feb mar apr jun jul aug "
-    "sep sept oct nov dec"
+# Abbreviations, without their last full stop, in lower case.  After these the sentence goes on whatever follows.
+_ENGLISH = "dr mr mrs messrs mx prof capt cmdr lt sgt cpl pvt ste v vs viz cf e.g i.e eg ie approx ca"
+_ITALIAN = "sig sigg sig.ra sig.na dott dott.ssa prof.ssa ing avv geom egr spett mons pag pagg p.es cfr c.so p.zza v.le nn lgt"
+_GERMAN = "fr frl dipl z.b z.t d.h u.a v.a i.d.r o.ä bzw ggf evtl vgl jh jhd str tel inkl exkl zzgl ggü geb gest u.u s.o s.u m.e"
+_FRENCH = "mme mmes mlle mlles mgr p.ex c.-à-d"
+_ALWAYS = frozenset(" ".join((_ENGLISH, _ITALIAN, _GERMAN, _FRENCH)).split())
+
+# These are also words or units of some language (no, me, 5 ms), so what follows decides.  Before a number (no. 5, Vol. II) the
+# sentence goes on after all of them; before a name only after a title with a capital letter (Gen. Lee, Me. Dupont).
+_REFERENCES = (
+    "fig figs eq eqs sec ch vol vols pp p no nos nr n s m ed eds op ver art artt es abs mind max chap env éd réf "
+    "jan feb mar apr jun jul aug sep sept oct nov dec"
 )
-_ITALIAN = (
-    "sig sigg sig.ra sig.na dott dott.ssa prof.ssa ing avv arch geom rag on egr gent spett mons card pag pagg p.es es cfr "
-    "art artt c.so p.zza v.le tel n nn lgt"
+_RANKS = "ms rev hon gen col maj adm gov sen rep pres st mt ft arch rag on gent card hr mag bd mm me av boul"
+_NAME_TITLES = frozenset(_RANKS.split())
+_BEFORE_NUMBERS = frozenset(_REFERENCES.split()) | _NAME_TITLES
+_NUMBER = re.compile(r"\d|[IVXLC]{2,}\b")
+_LETTERED = re.compile(r"[B-HJ-Z]\b")  # Fig. B; not A or I, which begin sentences
+
+# After these it goes on unless a capital letter follows.
+_FINAL = (
+    "etc inc ltd co corp jr sr bros dept univ assn ave blvd rd est al a.m p.m am pm u.s u.k u.n e.u d.c ph.d b.a m.a b.sc "
+    "m.sc ecc s.p.a s.r.l a.c usw usf u.s.w o.g n.chr v.chr gmbh s.a cie"
 )
-_GERMAN = (
-    "hr fr frl dipl ing mag z.b z.t d.h u.a v.a i.d.r o.ä bzw ggf evtl vgl s abs nr bd jh jhd str tel inkl exkl zzgl ggü "
-    "mind max ca geb gest u.u s.o s.u m.e"
-)
-_FRENCH = "m mm mme mmes mlle mlles me mgr bd av chap p.ex c.-à-d env éd réf boul"
-_TITLES = frozenset(" ".join((_ENGLISH, _ITALIAN, _GERMAN, _FRENCH)).split())
-_OTHERS = frozenset(
-    [
-        "etc",
-        "inc",
-        "ltd",
-        "co",
-        "corp",
-        "jr",
-        "sr",
-        "bros",
-        "dept",
-        "univ",
-        "assn",
-        "ave",
-        "blvd",
-        "rd",
-        "est",
-        "al",
-        "a.m",
-        "p.m",
-        "am",
-        "pm",
-        "u.s",
-        "u.k",
-        "u.n",
-        "e.u",
-        "d.c",
-        "ph.d",
-        "b.a",
-        "m.a",
-        "b.sc",
-        "m.sc",
-        "ecc",
-        "s.p.a",
-        "s.r.l",
-        "a.c",
-        "d.c",
-        "usw",
-        "usf",
-        "u.s.w",
-        "o.g",
-        "n.chr",
-        "v.chr",
-        "gmbh",
-        "s.a",
-        "cie",
-    ]
-)
+_OTHERS = frozenset(_FINAL.split())
 
 LOOK_AHEAD = 40  # characters that decide whether a sentence goes on
 
-_END = r"[.!?…‽⁇⁈⁉։؟۔۔॥।჻።፧፨᙮᠃᠉។៕꓿]"  # ends a sentence if a space follows
+_END = r"[.!?…‽⁇⁈⁉։؟۔॥।჻።፧፨᙮᠃᠉។៕꓿]"  # ends a sentence if a space follows
 _CJK_END = "。！？｡．"  # ends a sentence without one
 _CLOSERS = r"[\"'”’»›)\]}」』】》〉）〕＂＇*_]"  # quotes, brackets and emphasis that close with the sentence
 _OPENERS = "\"'“‘„‚«‹([{¿¡「『【《〈（〔*_-–—•#"
@@ -89,7 +49,7 @@ _SPACE = re.compile(r"\s+(?=\S)")
 _LINE = re.compile(r"((?<!\s)\s*(?:\r\n|[\n\r\v\f\x85\u2028\u2029])\s*)")  # with the spaces around it
 
 
-def split_text(text: str) -> list[str]:
+def split_sentences(text: str) -> list[str]:
     """Spaces and sentences in turn: space, sentence, space, …, space; joined, they are the text again.
 
     The first and the last space may be empty; between sentences it is empty only after a Chinese or Japanese full stop.  A line
@@ -142,12 +102,15 @@ def _is_end(body: str, start: int, found: re.Match[str], cased: bool) -> bool:
         return not lower
     before = body[max(start, found.start() - LOOK_AHEAD) : found.start()]
     word = re.split(r"[\s(\[{\"“„«'’‘]", before)[-1]
-    name = word.lower().strip("*_-")
+    bare = word.strip("*_-")
+    name = bare.lower()
     closed = len(mark.strip("*_")) > 1  # a quote or a bracket after the full stop
-    if name in _TITLES and not closed:
+    if name in _ALWAYS and not closed:
         return False
     if lower:
         return False
+    if name in _BEFORE_NUMBERS and not closed and (len(bare) > 1 or bare.islower()):  # a single capital is an initial
+        return not _goes_on(bare, after.lstrip(_OPENERS + " "))
     if name in _OTHERS:
         return closed or following.isupper() or not cased
     if len(word) == 1 and word.isalpha() and word.isupper() and not closed:
@@ -159,13 +122,22 @@ def _is_end(body: str, start: int, found: re.Match[str], cased: bool) -> bool:
     return True
 
 
+def _goes_on(word: str, after: str) -> bool:
+    """Whether a sentence goes on after an abbreviation that may also be an ordinary word, by its case and what follows."""
+    if _NUMBER.match(after):
+        return True
+    if not word[0].isupper() or (word + after[:2]).isupper():  # in a text of capitals they say nothing
+        return False
+    return after[:1].isupper() if word.lower() in _NAME_TITLES else _LETTERED.match(after) is not None
+
+
 _MONTHS = re.compile(
     r"(?:Jänner|Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember|Jahrhundert|Klasse|Platz|Stock)\b"
 )
 
 
 def cut_text(text: str, fits: Callable[[str], bool]) -> list[str]:
-    """Spaces and pieces in turn, as of `split_text`, each piece short enough: cut after a comma, at a space, or inside a word."""
+    """Spaces and pieces in turn, as of `split_sentences`, each piece short: cut after a comma, at a space, or inside a word."""
     if len(text) < 2 or fits(text):
         return ["", text, ""]
     at = _cut_position(text)

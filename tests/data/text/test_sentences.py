@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.text.sentences import cut_text, split_text
+from regard.data.text.sentences import cut_text, split_sentences
 
 
 def sentences(text: str) -> list[str]:
-    return split_text(text)[1::2]
+    return split_sentences(text)[1::2]
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,20 @@ def sentences(text: str) -> list[str]:
         ["The U.S. economy grew.", "Europe did too."],
         ["So did I.", "It was late."],
         ["In Jan. 2020 it began.", "It ended soon."],
+        # words that are also abbreviations
+        ["Give it to me.", "Then go."],
+        ["He said no.", "Then he left."],
+        ["Turn it on.", "Then wait."],
+        ["This is my art.", "I love it."],
+        ["I met Max.", "He smiled."],
+        ["Never mind.", "“We know.”"],
+        ["It is 5 m.", "Then it ends."],
+        ["give it to me.", "then go."],
+        ["COME WITH ME.", "THEN GO."],
+        ["See no. 5 and fig. 3, vol. II and Fig. B here.", "They agree."],
+        ["Gen. Lee met Rep. Jones and Me. Dupont.", "They talked."],
+        ["On Mt. Everest it snows.", "On St. Lucia never."],
+        ["No.", "A man left."],
         # quotes and brackets
         ['"Stop!" he cried.', "She stopped."],
         ['He said "Go."', "She went."],
@@ -75,18 +89,18 @@ def test_a_text_is_split_into_its_sentences(wanted):
 
 
 def test_chinese_and_japanese_sentences_need_no_space():
-    assert split_text("你好。你好吗？我很好！") == ["", "你好。", "", "你好吗？", "", "我很好！", ""]
+    assert split_sentences("你好。你好吗？我很好！") == ["", "你好。", "", "你好吗？", "", "我很好！", ""]
     assert sentences("「行こう。」と彼は言った。雨だ。") == ["「行こう。」", "と彼は言った。", "雨だ。"]
 
 
 def test_line_breaks_and_indents_end_sentences_and_are_kept():
     text = "  First line\n\n\tSecond line. And more.\r\n- third\n"
-    assert split_text(text) == ["  ", "First line", "\n\n\t", "Second line.", " ", "And more.", "\r\n", "- third", "\n"]
+    assert split_sentences(text) == ["  ", "First line", "\n\n\t", "Second line.", " ", "And more.", "\r\n", "- third", "\n"]
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n", " \n\t "])
 def test_a_text_of_spaces_has_no_sentence(text):
-    assert split_text(text) == [text]
+    assert split_sentences(text) == [text]
 
 
 TEXTS = st.text(st.sampled_from("aAbIÉ5。.!?…।؟\"'”»()[] \t\n\r,;:-") | st.characters(), max_size=60)
@@ -97,7 +111,7 @@ WORDS = st.lists(
 
 @given(TEXTS | WORDS.map(" ".join))
 def test_pieces_joined_are_the_text_and_sentences_are_not_blank(text):
-    pieces = split_text(text)
+    pieces = split_sentences(text)
     assert "".join(pieces) == text
     assert len(pieces) % 2 == 1
     assert all(piece and piece == piece.strip() for piece in pieces[1::2])
