@@ -353,3 +353,19 @@ def test_ctrl_c_during_an_import_is_an_interruption(regard, monkeypatch):
     result = regard("cost", "transformer-base")
     assert (result.code, result.out, result.err) == (130, "", "regard: interrupted\n")
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_during_a_translation_is_said_in_one_line(regard, small_run, monkeypatch):
+    def interrupted(self, *args, **options):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("regard.tasks.translation.Translator.search", interrupted)
+    result = regard("translate", small_run, "a b c")
+    assert (result.code, result.out, result.err) == (130, "", "regard: interrupted\n")
+
+
+def test_placeholders_are_kept_without_splitting_too(regard, small_run):
+    result = regard("translate", small_run, "--no-split", "a b. {name} c %s", "--beam", 1)
+    assert result.code == 0
+    assert "{name}" in result.out
+    assert "%s" in result.out

@@ -66,6 +66,8 @@ def main() -> int:
     try:
         code = int(app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0)
         sys.stdout.flush()  # here, where a closed pipe is handled
+        if code == 130 and interrupts:  # typer has turned Ctrl-C into an exit code
+            print("regard: interrupted", file=sys.stderr)
         return code
     except (KeyboardInterrupt, typer.Abort):
         print("regard: interrupted", file=sys.stderr)

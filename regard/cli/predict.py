@@ -79,7 +79,7 @@ def translate(run: RunPath, sentences: options.Sentences = None, input_: Input =
 
 def _answer(translator: "Translator", search: "Callable[..., list[Translation]]", sentences: list[str] | None,
             input_: Path | None, failures: Failures, split: bool, json_: bool, n_best: int = 1, seed: int = 0,
-            ) -> int:  # fmt: skip
+            protect: bool | None = None) -> int:  # fmt: skip
     """Print an answer for each text; one too long is skipped unless texts are split."""
     from regard.cli.documents import AnswerNotes
 
@@ -89,7 +89,7 @@ def _answer(translator: "Translator", search: "Callable[..., list[Translation]]"
             readable = [item for item in chunk if isinstance(item, str)]
             _warn_unprefixed(translator, readable)
             items, sources = (chunk, readable) if split else _mark_long(translator, chunk, done + 1)
-            answers = iter(search(sources, seed=seed + done, scored=json_, split=split, protect=split, details=json_,
+            answers = iter(search(sources, seed=seed + done, scored=json_, split=split, protect=protect, details=json_,
                                   progress=partial(count, done)))  # fmt: skip
             for number, item in enumerate(items, done + 1):
                 if isinstance(item, BadInput):
@@ -112,16 +112,15 @@ def _answer(translator: "Translator", search: "Callable[..., list[Translation]]"
 
 
 def _mark_long(translator: "Translator", items: list[str | BadInput], first: int
-               ) -> tuple[list[str | BadInput], list[list[int]]]:  # fmt: skip
-    """Texts that are longer than the model takes become failures; the others as token ids; `first` is the number of the first."""
+               ) -> tuple[list[str | BadInput], list[str]]:  # fmt: skip
+    """Texts that are longer than the model takes become failures; and the other texts; `first` is the number of the first."""
     encoded = iter(translator.encode([item for item in items if isinstance(item, str)]))
-    marked, sources = list[str | BadInput](), list[list[int]]()
+    marked, sources = list[str | BadInput](), list[str]()
     for number, item in enumerate(items, first):
         try:
             if isinstance(item, str):
-                ids = next(encoded)
-                translator.require_short(ids, number)
-                sources.append(ids)
+                translator.require_short(next(encoded), number)
+                sources.append(item)
             marked.append(item)
         except ValueError as error:
             marked.append(BadInput(str(item), str(error)))
@@ -137,7 +136,7 @@ def ask(run: RunPath, questions: options.PrefixedTexts = None, input_: Input = N
     """
     translator: Translator = open_run(run, "ask", device, precision)
     search = partial(translator.translate, beam=beam, tokens=tokens, batch=batch)
-    return _answer(translator, search, questions, input_, Failures(strict=strict, json_=json_), False, json_)
+    return _answer(translator, search, questions, input_, Failures(strict=strict, json_=json_), False, json_, protect=False)
 
 
 def generate(

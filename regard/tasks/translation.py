@@ -278,9 +278,10 @@ class Translator:
                  glossary: GlossaryLike | None) -> list[Required]:  # fmt: skip
         """What the answer to each sentence must contain."""
         eos, target = self.answer_tokenizer.special.eos, self.answer_tokenizer
+        continuing = continuing_tokens(target)
         if glossary is None:
-            return [required_phrases(phrases, eos) for phrases in constraints]
-        terms, continuing = to_glossary(glossary), continuing_tokens(target)
+            return [required_phrases(phrases, eos, continuing) for phrases in constraints]
+        terms = to_glossary(glossary)
         phrases = terms.phrases(target)
         found = ([phrases[term] for term in terms.find(self.tokenizer.decode(source))] for source in sources)
         return [required_phrases([*own, *more], eos, continuing) for own, more in zip(constraints, found, strict=True)]

@@ -208,3 +208,12 @@ def test_unknown_tokens_of_the_source_are_counted(translator):
 def test_what_is_no_string_is_refused_by_its_number_and_type(translator, texts):
     with pytest.raises(ValueError, match=rf"text {len(texts)} is .*, of type {type(texts[-1]).__name__}; wanted a string"):
         translator.translate(texts)
+
+
+@pytest.mark.parametrize("untrained", ["bpe", "words"], indirect=True)
+@pytest.mark.parametrize("text", ["I am %s now.", "{name} paid %s for it"])
+def test_letters_do_not_follow_a_placeholder_that_was_put_back(untrained, text):
+    [answer] = untrained.translate([text], beam=2, tokens=30)
+    for span in find_protected(text):
+        after = answer.text[answer.text.index(span.text) + len(span.text) :]
+        assert not after[:1].isalnum(), answer.text

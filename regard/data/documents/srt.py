@@ -13,12 +13,13 @@ _END = r"(?:\r\n|\n|\r(?!\n))"
 _CUE = re.compile(
     rf"(?P<time>^{_TIME}{_END})(?P<text>(?:(?!(?:\d+[ \t]*{_END})?{_TIME})[^\r\n]*\S[^\r\n]*(?:{_END}|\Z))+)", re.MULTILINE
 )
+_SPEAKER = re.compile(r"(?:<[^<>]{0,40}>)*\s*[-–—]")
 _BREAK = re.compile(r"\r\n|\n|\r")
 WIDTH = 42  # characters of a line of subtitles
 
 
 def read_srt(content: bytes) -> Document:
-    """The text of each cue; a cue whose lines begin with a dash is a dialogue and keeps its lines."""
+    """The text of each cue; a cue with a line that begins with a dash, after the first, is a dialogue and keeps its lines."""
     mark, text = decode_document(content)
     if not re.search(_TIME, text):
         raise ValueError("has no line of times such as 00:00:01,000 --> 00:00:02,000; is it a subtitle file?")
@@ -45,7 +46,7 @@ def read_srt(content: bytes) -> Document:
 
 
 def _is_dialogue(lines: list[str]) -> bool:
-    return len(lines) > 1 and all(line.startswith(("-", "–", "—")) for line in lines)
+    return any(_SPEAKER.match(line) for line in lines[1:])
 
 
 def _wrap(text: str, count: int) -> list[str]:

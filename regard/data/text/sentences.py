@@ -44,6 +44,7 @@ _TAG = r"</[A-Za-z][A-Za-z0-9-]{0,20}>"
 _CLOSERS = rf"(?:[\"'”’»›)\]}}」』】》〉）〕＂＇*_]|{_TAG})"  # quotes, brackets, emphasis and tags that close with the sentence
 _OPENERS = "\"'“‘„‚«‹([{¿¡「『【《〈（〔*_-–—•#"
 _BOUNDARY = re.compile(rf"(?P<cjk>[{_CJK_END}]++{_CLOSERS}*+)\s*+|(?<!{_END})(?P<end>{_END}++{_CLOSERS}*+)\s++")  # linear in time
+_BULLET = re.compile(r"[-–—•▪‣*]\s+(?=\S)")  # of a list, or the dash of a speaker: no part of the sentence
 _LETTER = re.compile(r"[^\W_]")
 _CLAUSE = re.compile(r"[,;:،؛、，；：–—)\]]\s*(?=\S)")
 _SPACE = re.compile(r"\s+(?=\S)")
@@ -51,7 +52,7 @@ _LINE = re.compile(r"((?<!\s)\s*(?:\r\n|[\n\r\v\f\x85\u2028\u2029])\s*)")  # wit
 
 
 def split_sentences(text: str) -> list[str]:
-    """Spaces and sentences in turn: space, sentence, space, …, space; joined, they are the text again.
+    """Spaces and sentences in turn: space, sentence, space, …, space; joined, they are the text again.  A bullet is space.
 
     The first and the last space may be empty; between sentences it is empty only after a Chinese or Japanese full stop.  A line
     break ends a sentence.  A text without a letter or digit is one sentence, a text of spaces none.
@@ -72,6 +73,8 @@ def _add_line(line: str, pieces: list[str]) -> None:
         pieces[-1] += line
         return
     at = line.index(body[0])
+    if bullet := _BULLET.match(body):
+        at, body = at + bullet.end(), body[bullet.end() :]
     pieces[-1] += line[:at]
     cased, last = body != body.lower(), next((n for n in range(len(body) - 1, -1, -1) if body[n].isalnum()), -1)
     start, word = 0, _first_word(body, 0)
@@ -102,7 +105,7 @@ def _is_end(body: str, start: int, found: re.Match[str], cased: bool) -> bool:
     if mark.startswith(("...", "..")) or "…" in mark:
         return not lower
     before = body[max(start, found.start() - LOOK_AHEAD) : found.start()]
-    word = re.split(r"[\s(\[{\"“„«'’‘]", before)[-1]
+    word = re.split(r"[\s(\[{\"“„«'’‘>]", before)[-1]
     bare = word.strip("*_-")
     name = bare.lower()
     closed = len(re.sub(_TAG, "", mark).strip("*_")) > 1  # a quote or a bracket after the full stop

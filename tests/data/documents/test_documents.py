@@ -241,3 +241,12 @@ def test_a_document_that_is_not_utf8_is_refused(tmp_path, ending):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=wanted):
             read_document(file)
+
+
+def test_each_speaker_of_a_cue_is_a_line():
+    cue = "1\n00:00:01,000 --> 00:00:02,000\n"
+    for lines in ("<i>Tom went home.</i>\n- I am happy.", "- Yes.\n<i>- No.</i>"):
+        document = read_srt((cue + lines + "\n").encode())
+        assert document.texts == [lines]
+        assert document.render([lines.upper()]).decode() == cue + lines.upper() + "\n"
+    assert read_srt((cue + "Tom went\nhome.\n").encode()).texts == ["Tom went home."]

@@ -95,7 +95,13 @@ def test_chinese_and_japanese_sentences_need_no_space():
 
 def test_line_breaks_and_indents_end_sentences_and_are_kept():
     text = "  First line\n\n\tSecond line. And more.\r\n- third\n"
-    assert split_sentences(text) == ["  ", "First line", "\n\n\t", "Second line.", " ", "And more.", "\r\n", "- third", "\n"]
+    assert split_sentences(text) == ["  ", "First line", "\n\n\t", "Second line.", " ", "And more.", "\r\n- ", "third", "\n"]
+
+
+def test_a_closing_tag_ends_with_its_sentence_and_a_bullet_is_no_part_of_one():
+    assert split_sentences("<i>Tom went home.</i> - I am happy.") == ["", "<i>Tom went home.</i>", " ", "- I am happy.", ""]
+    assert split_sentences("- Yes.\n• No.") == ["- ", "Yes.", "\n• ", "No.", ""]
+    assert split_sentences("<b>Dr.</b> Smith came.") == ["", "<b>Dr.</b> Smith came.", ""]
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n", " \n\t "])
