@@ -93,7 +93,7 @@ def test_an_unreadable_image_is_skipped_and_marked(regard, run, home):
         (("HOME/dog.png", "--length-penalty", "11"), "length_penalty 11.0; use -10 to 10"),
         (("HOME/dog.png", "HOME/cat.png", "--show", "w.png"), "--show w.png draws one image"),
         (("--input", "HOME/list.txt", "--show", "w.png"), "--show w.png draws one image"),
-        (("HOME/dog.png", "--show", "w.gif"), "cannot draw w.gif"),
+        (("HOME/dog.png", "--show", "w.gif"), "cannot write w.gif"),
         (("HOME/dog.png", "--show", "no/w.png"), "no folder no; make it, or choose another --show"),
         (("HOME/dog.png", "--input", "HOME/list.txt"), "both given"),
     ],
@@ -127,7 +127,7 @@ def test_show_prints_grids_and_draws_over_the_image(regard, run, home, tmp_path)
         (("HOME/text.jpg",), "is not a readable image"),
         (("HOME/dog.png", "--layer", "4"), "no layer 4; this model has layers 1 to 3"),
         (("HOME/dog.png", "--head", "3"), "no head 3; this model has heads 1 to 2"),
-        (("HOME/dog.png", "--out", "w.gif"), "cannot draw w.gif"),
+        (("HOME/dog.png", "--out", "w.gif"), "cannot write w.gif"),
     ],
 )
 def test_mistakes_of_show_are_one_line(regard, home, tmp_path, monkeypatch, words, hint):

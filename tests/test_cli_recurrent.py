@@ -195,7 +195,7 @@ def test_compare_prints_a_table(regard, runs, tmp_path, monkeypatch):
         (("seq2seq", "copy"), ("copy and", "different test data for 'valid'", "--on FILE")),
         (("seq2seq", "--by", "nonsense"), ("--by nonsense; use --by length",)),
         (("seq2seq", "nowhere"), ("nowhere",)),
-        (("seq2seq", "--out", "x.txt"), ("cannot draw x.txt",)),
+        (("seq2seq", "--out", "x.txt"), ("cannot write x.txt",)),
         (("seq2seq", "--on", "tset"), ("reverse has no split 'tset'", "test")),
         (("seq2seq", "--beam", "0"), ("beam 0",)),
     ],

@@ -173,7 +173,8 @@ def test_a_run_exported_and_imported_has_the_same_weights_and_answers(regard, te
     assert before.keys() == after.keys()
     assert all(bool((before[name] == after[name]).all()) for name in before)
     verb = {"gpt": ("generate", "the cat", "--tokens", "5"), "bert": ("fill", "the [MASK] sat"),
-            "classes": ("classify", "a good film"), "t5": ("ask", "a good film", "--beam", "1", "--tokens", "20")}[run]  # fmt: skip
+            "classes": ("classify", "a good film"),
+            "t5": ("ask", "a good film", "--beam", "1", "--tokens", "20")}[run]  # fmt: skip
     result = [regard(verb[0], folder, *verb[1:]) for folder in (text_runs / run, tmp_path / "back")]
     assert result[0].code == 0
     assert result[0].out == result[1].out
@@ -215,7 +216,8 @@ def test_decoding_options_survive_export_and_import(regard, text_runs, tmp_path)
     assert regard("import", tmp_path / "out", "--to", tmp_path / "back").code == 0
     how = load(tmp_path / "back").run.decode
     assert (how.beam_size, how.length_penalty) == (3, 0.3)
-    before, after = (load(folder).translate(["a good film"], n_best=3, tokens=20) for folder in (tmp_path / "t5", tmp_path / "back"))
+    runs = (tmp_path / "t5", tmp_path / "back")
+    before, after = (load(folder).translate(["a good film"], n_best=3, tokens=20) for folder in runs)
     assert before == after
 
 

@@ -157,6 +157,17 @@ class LRNet(nn.Module):
             self.stages.append(stage)
         self.classifier = Linear(inputs, c.classes)
 
+    def input_sides(self, side: int) -> dict[str, int]:
+        """The side of the input of each `LocalRelation` for square images of `side` pixels, by module name."""
+        sides = dict[str, int]()
+        for name, part in self.named_modules():
+            if isinstance(part, LocalRelation):
+                sides[name] = side
+                side = -(-side // part.stride)
+            elif isinstance(part, nn.MaxPool2d):
+                side = -(-side // 2)
+        return sides
+
     def encode(self, x: Tensor) -> Tensor:
         """Feature map of the last stage: (B, C, ...) → (B, D, Y, X)."""
         check_channels(x, self.config.channels)

@@ -76,7 +76,7 @@ class TextGenerator:
         `search.sampler` describes; a temperature of 0 is greedy.  It ends before the first of the strings in `stop`, or where the
         model ends a text.
         """
-        ids, tokens = self._encode(prompt, tokens)
+        ids, tokens = self.encode_prompt(prompt, tokens)
         if not 0 <= seed < 2**63:
             raise ValueError(f"seed {seed}; use 0 or more and less than 2 ** 63")
         if isinstance(stop, str):
@@ -92,8 +92,8 @@ class TextGenerator:
         generated = search.stream(decoder(self.model), source, choose, bos=source, limit=tokens, processor=processor)
         return _cut_at_stop(stop, self._decode(ids, generated))
 
-    def _encode(self, prompt: str, tokens: int | None) -> tuple[list[int], int]:
-        """The ids of a prompt, and how many may follow, if the context holds both."""
+    def encode_prompt(self, prompt: str, tokens: int | None = None) -> tuple[list[int], int]:
+        """What the model reads of a prompt, its start token included, and how many tokens may follow."""
         if tokens is not None and tokens < 1:
             raise ValueError(f"{tokens} tokens; ask for 1 or more")
         [ids] = self.tokenizer.encode([prompt])
@@ -112,6 +112,10 @@ class TextGenerator:
         if self.tokenizer.keeps_newlines and special.bos != special.eos:  # else one token separates texts, as in GPT-2
             return self.tokenizer.encode(["\n"])[0]
         return [special.eos]
+
+    def decode_answer(self, prompt: list[int], tokens: Sequence[int]) -> str:
+        """The text of tokens that follow a prompt."""
+        return ["", *self._decode(prompt, iter(tokens))][-1]
 
     def _decode(self, prompt: list[int], generated: Iterator[int]) -> Iterator[str]:
         """All of the text so far, after each token that completes a character.

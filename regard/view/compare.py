@@ -128,10 +128,11 @@ def to_file(comparison: Comparison, file: Path) -> list[str]:
         write_atomic(file, comparison.to_json().encode() + b"\n")
         return []
     size = (8.5, 4.2) if comparison.buckets else (7.0, 1.2 + 0.45 * len(comparison.runs))
-    with new_figure(*size) as figure:
+    texts = [*comparison.runs, comparison.title]
+    with new_figure(*size, texts) as figure:
         axes = figure.add_subplot()
         draw(axes, comparison)
-        return save_figure(figure, file)
+        return save_figure(figure, file, texts)
 
 
 def draw(axes: "Axes", comparison: Comparison) -> None:

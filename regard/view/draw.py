@@ -3,7 +3,7 @@
 import html
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
     from regard.view.maps import AttentionMap
 
-__all__ = ["VISIBLE", "Drawing", "check_file", "draw", "figure_bytes", "new_figure", "readable", "save_figure",
+__all__ = ["DRAWINGS", "VISIBLE", "Drawing", "check_file", "draw", "figure_bytes", "new_figure", "readable", "save_figure",
            "save_map", "to_file", "to_html", "to_terminal", "write_map"]  # fmt: skip
 
+DRAWINGS = (".png", ".svg", ".pdf")
 VISIBLE = 0.05  # the smallest weight whose percentage is printed
 MASKED = "╱"  # of cells in the terminal that a query may not attend to
 DPI = 160
@@ -47,8 +48,8 @@ class Map(Protocol):
     def to_json(self) -> str: ...
 
 
-AnyMap = TypeVar("AnyMap", bound=Map)
-Draw = Callable[[AnyMap, str], Drawing]  # draws a map as png, svg or pdf
+MapT = TypeVar("MapT", bound=Map)
+Draw = Callable[[MapT, str], Drawing]  # draws a map as png, svg or pdf
 
 
 def to_terminal(attention: "AttentionMap", width: int = 120) -> Table:
@@ -129,12 +130,12 @@ def _escape(text: str) -> str:
     return html.escape(printable(text, keep=""))
 
 
-def check_file(file: Path, option: str = "--out") -> None:
-    """Refuse a file that cannot be drawn to, before the model runs."""
+def check_file(file: Path, option: str = "--out", kinds: Sequence[str] = (*DRAWINGS, ".json"), why: str = "") -> None:
+    """Refuse a file that cannot be written as one of these kinds, before the model runs; `why` may say more."""
     if not file.parent.is_dir():
         raise ValueError(f"no folder {file.parent}; make it, or choose another {option}")
-    if file.suffix.lower() not in (".png", ".svg", ".pdf", ".json"):
-        raise ValueError(f"cannot draw {file.name}; give a name that ends in .png, .svg, .pdf or .json")
+    if file.suffix.lower() not in kinds:
+        raise ValueError(f"cannot write {file.name}{why}; give a name that ends in {', '.join(kinds[:-1])} or {kinds[-1]}")
 
 
 @contextmanager
@@ -167,14 +168,14 @@ def figure_bytes(figure: "Figure", kind: str, texts: Iterable[str] = ()) -> Draw
     return Drawing(content.getvalue(), [] if kind == "svg" else notes)  # the viewer of an SVG file has its own fonts
 
 
-def save_figure(figure: "Figure", file: Path) -> list[str]:
-    """Write a matplotlib figure; returns notes for the user."""
-    content, notes = figure_bytes(figure, file.suffix[1:].lower())
+def save_figure(figure: "Figure", file: Path, texts: Iterable[str] = ()) -> list[str]:
+    """Write a matplotlib figure; returns notes for the user, also on letters of `texts` that cannot be drawn."""
+    content, notes = figure_bytes(figure, file.suffix[1:].lower(), texts)
     write_atomic(file, content)
     return notes
 
 
-def write_map(attention: AnyMap, file: Path, draw: "Draw[AnyMap]") -> list[str]:
+def write_map(attention: MapT, file: Path, draw: "Draw[MapT]") -> list[str]:
     """Draw a map as PNG, SVG or PDF, or write it as JSON, by the file's suffix; returns notes for the user."""
     check_file(file)
     kind = file.suffix[1:].lower()
@@ -183,7 +184,7 @@ def write_map(attention: AnyMap, file: Path, draw: "Draw[AnyMap]") -> list[str]:
     return notes
 
 
-def save_map(attention: AnyMap, file: str | Path, draw: "Draw[AnyMap]") -> Path:
+def save_map(attention: MapT, file: str | Path, draw: "Draw[MapT]") -> Path:
     """`write_map` for Python: notes are warnings; returns the path."""
     path = Path(file)
     for note in write_map(attention, path, draw):

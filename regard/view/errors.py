@@ -8,7 +8,8 @@ from regard.data.files import write_atomic
 from regard.data.terminal import printable
 from regard.tasks.errors import ErrorAnalysis, ScoredExample
 from regard.tasks.metrics import Score
-from regard.view.draw import new_figure, save_figure
+from regard.view import draw
+from regard.view.draw import DRAWINGS, new_figure, save_figure
 from regard.view.scale import palette
 
 __all__ = ["check_file", "to_file", "to_json", "to_text"]
@@ -18,17 +19,13 @@ CONFUSED = 10  # pairs of classes that are shown
 WORST = 5  # examples that are shown
 LABEL, TEXT = 16, 200  # characters of a class in a heading, and of a text
 DRAWN_CLASSES = 100  # most classes of a drawn matrix
-DRAWINGS, TABLES = (".png", ".svg", ".pdf"), (".tsv", ".json")
+TABLES = (".tsv", ".json")
 
 
 def check_file(file: Path, classes: bool) -> None:
     """Refuse a file that cannot be written, before the model runs."""
-    if not file.parent.is_dir():
-        raise ValueError(f"no folder {file.parent}; make it, or choose another --out")
-    kinds = (*TABLES, *DRAWINGS) if classes else TABLES
-    if file.suffix.lower() not in kinds:
-        why = "" if classes or file.suffix.lower() not in DRAWINGS else ": a drawing is a confusion matrix, of classes"
-        raise ValueError(f"cannot write {file.name}{why}; give a name that ends in {', '.join(kinds[:-1])} or {kinds[-1]}")
+    why = "" if classes or file.suffix.lower() not in DRAWINGS else ": a drawing is a confusion matrix, of classes"
+    draw.check_file(file, kinds=(*TABLES, *DRAWINGS) if classes else TABLES, why=why)
 
 
 def to_text(analysis: ErrorAnalysis) -> str:
@@ -137,7 +134,7 @@ def _draw(analysis: ErrorAnalysis, file: Path) -> list[str]:
     counts = analysis.matrix()
     parts = [[count / max(1, sum(row)) for count in row] for row in counts]
     labels, cells = 0.09 * max(map(len, names)), 0.55 * max(4, len(names))  # inches
-    with new_figure(cells + labels + 2.4, cells + labels + 1.0) as figure:
+    with new_figure(cells + labels + 2.4, cells + labels + 1.0, names) as figure:
         axes = figure.add_subplot()
         image = axes.imshow([[100 * part for part in row] for row in parts], cmap=palette(), vmin=0, vmax=100)
         axes.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
@@ -151,4 +148,4 @@ def _draw(analysis: ErrorAnalysis, file: Path) -> list[str]:
                     ink = "black" if parts[y][x] > 0.5 else "white"
                     axes.text(x, y, f"{count:,}", ha="center", va="center", fontsize=8, color=ink)
         figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03, label="% of the true class").outline.set_visible(False)
-        return save_figure(figure, file)
+        return save_figure(figure, file, names)

@@ -3,10 +3,9 @@
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial, singledispatch
+from functools import singledispatch
 from pathlib import Path
 from typing import cast
 
@@ -88,7 +87,7 @@ def map_image_attention(classifier: ImageClassifier, image: ImageLike, layer: in
     """
     model, side = classifier.model, classifier.run.model.image
     square = classifier.square(image)
-    with watch(model) as recorded, _record_grids(model) as grids, torch.inference_mode():
+    with watch(model) as recorded, torch.inference_mode():
         probabilities = model(classifier.to_input(square))[0].softmax(-1)
     layers = [(name, calls[0].float().cpu()) for name, calls in recorded.items() if calls]
     if not layers and isinstance(model, ResNet) and classifier.trained and not (layer or head):
@@ -104,13 +103,13 @@ def map_image_attention(classifier: ImageClassifier, image: ImageLike, layer: in
     require_index("layer", layer, len(layers))
     layer = layer or len(layers)
     name, weights = layers[layer - 1]
-    maps = _to_grid(model, name, weights, grids)  # (H, Y, X)
+    maps = _to_grid(model, name, weights)  # (H, Y, X)
     require_index("head", head, len(maps), f"layer {layer}")
     panels = [Panel(f"head {n}", grid.tolist()) for n, grid in enumerate(maps, 1) if head in (None, n)]
     if hasattr(model, "blocks") and all(w.shape == (1, w.shape[1], weights.shape[-1], weights.shape[-1]) for _, w in layers):
         # every layer attends among the same tokens
         through = rollout([weights[0] for _, weights in layers[:layer]])  # (T, T)
-        panels.insert(0, Panel(f"rollout to layer {layer}", _to_grid(model, name, through[None, None], grids)[0].tolist()))
+        panels.insert(0, Panel(f"rollout to layer {layer}", _to_grid(model, name, through[None, None])[0].tolist()))
     queries = "attention of the class token" if _has_class_token(model) else "mean attention of all positions"
     windows, how = _windows(model, name)
     title = f"{classifier.run.name}, layer {layer} of {len(layers)}: {queries}{how}"
@@ -153,40 +152,23 @@ def _has_class_token(model: nn.Module) -> bool:
     return getattr(model, "token", None) is not None
 
 
-@contextmanager
-def _record_grids(model: nn.Module) -> Iterator[dict[str, tuple[int, int]]]:
-    """Rows and columns of the input of each `LocalRelation`, by module name."""
-    grids: dict[str, tuple[int, int]] = {}
-
-    def record(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        grids[name] = inputs[0].shape[2], inputs[0].shape[3]
-
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, LocalRelation)]
-    hooks = [module.register_forward_pre_hook(partial(record, name)) for name, module in layers]
-    try:
-        yield grids
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 @singledispatch
-def _to_grid(model: nn.Module, name: str, weights: Tensor, grids: Mapping[str, tuple[int, int]]) -> Tensor:
+def _to_grid(model: nn.Module, name: str, weights: Tensor) -> Tensor:
     """The weights of one layer on the grid of its keys: (H, Y, X), as fractions of one."""
     received = weights[0, :, 0, 1:] if _has_class_token(model) else weights[0].mean(1)  # (H, K)
     return received.unflatten(1, (math.isqrt(received.shape[1]), -1))  # images are square, and so are their grids
 
 
 @_to_grid.register
-def _(model: LRNet, name: str, weights: Tensor, grids: Mapping[str, tuple[int, int]]) -> Tensor:
+def _(model: LRNet, name: str, weights: Tensor) -> Tensor:
     """Add each neighbourhood where it was taken."""
-    layer = cast(LocalRelation, model.get_submodule(name))
-    received = F.fold(weights[0].transpose(1, 2), grids[name], layer.kernel, padding=layer.kernel // 2, stride=layer.stride)
+    layer, side = cast(LocalRelation, model.get_submodule(name)), model.input_sides(model.config.image)[name]
+    received = F.fold(weights[0].transpose(1, 2), (side, side), layer.kernel, padding=layer.kernel // 2, stride=layer.stride)
     return received[:, 0] / weights.shape[2]
 
 
 @_to_grid.register
-def _(model: Swin, name: str, weights: Tensor, grids: Mapping[str, tuple[int, int]]) -> Tensor:
+def _(model: Swin, name: str, weights: Tensor) -> Tensor:
     """Put the windows back in place."""
     block, side = cast(Block, model.get_submodule(name.removesuffix(".attn"))), model.config.image
     grid = model.grids(side, side)[int(name.split(".")[1])]

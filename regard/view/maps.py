@@ -184,7 +184,7 @@ def _record_translation(translator: Translator, text: str, beam: int | None, whi
 @_record.register
 def _causal_attention(generator: TextGenerator, text: str, beam: int | None, which: Which | None) -> Recorded:
     [ids] = _require_tokens(generator.tokenizer.encode([text]))
-    return _record_self_attention(generator, ids, beam, which)._replace(causal=True)
+    return _record_self_attention(generator, [*generator.tokenizer.prompt_start, *ids], beam, which)._replace(causal=True)
 
 
 @_record.register(MaskedLM)

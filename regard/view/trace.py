@@ -85,48 +85,46 @@ def trace_decoding(predictor: Translator | TextGenerator, text: str, *, beam: in
                    tokens: int | None = None) -> DecodingTrace:  # fmt: skip
     """Translate a sentence, or continue a prompt, and keep each step with its `top` most likely tokens.
 
-    `beam` is the run's unless given; a prompt is continued by greedy search unless it is, for at most `tokens` tokens.
+    `beam` is the run's unless given; a prompt is continued by greedy search unless it is, for at most `tokens` tokens (by default
+    the run's `decode.max_length`, or 20).
     """
-    translates = isinstance(predictor, Translator)
     if not isinstance(predictor, Translator | TextGenerator):
         raise ValueError(f"a {type(predictor).__name__} is not traced; use a run that translates or generates text")
     if top < 1 or (beam is not None and beam < 1) or (tokens is not None and tokens < 1):
         raise ValueError(f"top {top}, beam {beam}, tokens {tokens}; use 1 or more")
     decode, tokenizer, device = predictor.run.decode, predictor.tokenizer, next(predictor.model.parameters()).device
-    special, width = tokenizer.special, beam or (decode.beam_size if translates else 1)
+    width = beam or (decode.beam_size if isinstance(predictor, Translator) else 1)
     if isinstance(predictor, Translator):
+        answers = predictor.answer_tokenizer
         [ids] = predictor.encode([text])
         if not ids:
             raise ValueError("there is no text; give a sentence with a word in it")
         predictor.require_short(ids, 1)
-        source = pad([ids], special).to(device)
-        start, limit, ids = (
-            torch.tensor([[special.bos]], device=device),
-            predictor.max_answer(len(ids), tokens),
-            [*ids, special.eos],
-        )
+        source = pad([ids], tokenizer.special).to(device)
+        start, limit = torch.tensor([[answers.special.bos]], device=device), predictor.max_answer(len(ids), tokens)
+        ids = [*ids, tokenizer.special.eos]
     else:
-        [ids] = tokenizer.encode([text])
-        ids = ids or [special.eos]
-        if (room := predictor.context - len(ids) + 1) < 1:
-            raise ValueError(
-                f"the prompt has {len(ids):,} tokens; this model's context length is {predictor.context:,}: shorten it"
-            )
+        answers = tokenizer
+        ids, limit = predictor.encode_prompt(text, tokens)
+        if tokens is None and not decode.max_length:
+            limit = min(limit, GENERATED)
         source = start = torch.tensor([ids], device=device)
-        limit = min(tokens or GENERATED, room)
-    recorder, limits = SearchTrace(top), torch.tensor([limit], device=device)
-    processor = logits_processor(decode, special.eos)
+    recorder, limits, eos = SearchTrace(top), torch.tensor([limit], device=device), answers.special.eos
+    processor = logits_processor(decode, eos)
     if width == 1:
-        [best] = search.greedy(decoder(predictor.model), source, limits, bos=start, eos=special.eos,
+        [best] = search.greedy(decoder(predictor.model), source, limits, bos=start, eos=eos,
                                penalty=decode.length_penalty, processor=processor, recorder=recorder)  # fmt: skip
     else:
-        [[best, *_]] = search.beam(decoder(predictor.model), source, limits, bos=start, eos=special.eos, width=width,
+        [[best, *_]] = search.beam(decoder(predictor.model), source, limits, bos=start, eos=eos, width=width,
                                    penalty=decode.length_penalty, processor=processor, recorder=recorder)  # fmt: skip
-    answer = predictor.decode_ids(tokenizer, best.tokens) if isinstance(predictor, Translator) else tokenizer.decode(best.tokens)
-    return _in_words(recorder, tokenizer, ids, best, answer, width, decode.length_penalty)
+    if isinstance(predictor, Translator):
+        answer = predictor.decode_ids(answers, best.tokens)
+    else:
+        answer = predictor.decode_answer(ids, best.tokens)
+    return _in_words(recorder, tokenizer.display(ids), answers, best, answer, width, decode.length_penalty)
 
 
-def _in_words(recorder: SearchTrace, tokenizer: Tokenizer, source: list[int], best: Hypothesis, text: str, width: int,
+def _in_words(recorder: SearchTrace, source: list[str], tokenizer: Tokenizer, best: Hypothesis, text: str, width: int,
               penalty: float) -> DecodingTrace:  # fmt: skip
     def words(ids: list[int]) -> list[str]:
         return [_readable(token) for token in tokenizer.display(ids)]
@@ -149,7 +147,7 @@ def _in_words(recorder: SearchTrace, tokenizer: Tokenizer, source: list[int], be
         ]  # fmt: skip
         steps.append(TracedStep(step.number, beams, branches))
     assert best.score is not None
-    return DecodingTrace(words(source), width, penalty, steps, words(best.tokens), text, best.score)
+    return DecodingTrace([*map(_readable, source)], width, penalty, steps, words(best.tokens), text, best.score)
 
 
 def to_table(trace: DecodingTrace) -> Table:

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from regard.tasks.errors import ErrorAnalysis, ScoredExample
 from regard.tasks.metrics import classification_scores
+from regard.view import compare, fonts
+from regard.view.compare import Bucket, Comparison
 from regard.view.errors import check_file, to_file, to_json, to_text
 
 LABELS = ("ant", "bee", "wasp")
@@ -94,6 +96,22 @@ def test_all_examples_are_written_as_tsv_and_json_and_drawn(tmp_path):
     assert to_json(analysis, [])["worst"] == found["worst"]
     to_file(analysis, [], tmp_path / "errors.png")
     assert (tmp_path / "errors.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("label", ["हिन्दी", "猫"])
+def test_letters_of_classes_and_runs_are_drawn_or_named(label, tmp_path, monkeypatch):
+    monkeypatch.setattr(fonts, "_installed", lambda: [])
+    [note, *_] = to_file(
+        ErrorAnalysis([ScoredExample("a.jpg", (label,), "bee", 0.9, True)], (label, "bee")), [], tmp_path / "e.png"
+    )
+    assert note.startswith("no installed font has")
+    whole = Bucket(0, None, 1, [20.0], [30.0])
+    for comparison in (
+        Comparison("valid", [label], "BLEU", "", whole, []),
+        Comparison(label, ["run"], "BLEU", "", whole, [whole]),
+    ):
+        [note, *_] = compare.to_file(comparison, tmp_path / "c.png")
+        assert note.startswith("no installed font has")
 
 
 def test_files_that_cannot_be_written_are_refused_before_the_model_runs(tmp_path):

@@ -129,4 +129,4 @@ def test_the_whole_context_can_be_used():
         wanted.append(int(generator.model(torch.tensor([wanted]))[0, -1].argmax()))
         assert token == wanted[-1]
     assert len(wanted) == generator.model.max_len + 1  # the last is not read again
-    assert generator._encode("to be", None)[1] == 36
+    assert generator.encode_prompt("to be", None)[1] == 36

@@ -317,6 +317,6 @@ def test_every_run_of_a_drawing_has_its_own_label(tmp_path, runs, by_length):
 
 
 def test_another_suffix_is_refused_and_writes_nothing(tmp_path):
-    with pytest.raises(ValueError, match=r"cannot draw x\.txt; give a name that ends in"):
+    with pytest.raises(ValueError, match=r"cannot write x\.txt; give a name that ends in"):
         to_file(FOUND, tmp_path / "x.txt")
     assert not list(tmp_path.iterdir())

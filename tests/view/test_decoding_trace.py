@@ -1,13 +1,18 @@
 """The steps of a search in words, as a table, a tree and JSON."""
 
+import dataclasses
 import json
 
 import pytest
+import tokenizers
 from rich.console import Console
+from tokenizers.processors import TemplateProcessing
 
+from regard.data.text.tokenizer import Tokenizer, train_bpe
 from regard.data.text.toys import toy_pairs
 from regard.tasks.load import load
-from regard.view.trace import to_table, to_tree, trace_decoding
+from regard.view.maps import map_attention
+from regard.view.trace import GENERATED, to_table, to_tree, trace_decoding
 
 [(TEXT, _)] = toy_pairs("reverse", "test", 1)
 
@@ -61,6 +66,48 @@ def test_a_prompt_is_traced_as_the_decoder_reads_it(text_runs):
     trace = trace_decoding(generator, "the cat", tokens=4)
     assert len(trace.steps) == 4
     assert trace.steps[1].beams[0].inputs == [*trace.source, trace.answer[0]]
+
+
+@pytest.mark.parametrize("most", [0, 3])
+def test_the_trace_of_a_prompt_is_what_is_generated(text_runs, most):
+    generator = load(text_runs / "gpt")
+    run = dataclasses.replace(generator.run, decode=dataclasses.replace(generator.run.decode, max_length=most))
+    generator = dataclasses.replace(generator, run=run)
+    for prompt in ("the cat", ""):
+        trace, (_, room) = trace_decoding(generator, prompt), generator.encode_prompt(prompt)
+        assert generator.generate(prompt, tokens=min(room, GENERATED), temperature=0) == trace.text
+        assert 0 < len(trace.steps) <= min(room, GENERATED)
+
+
+def test_a_prompt_is_traced_and_shown_with_the_start_token_of_its_tokenizer(text_runs):
+    generator = load(text_runs / "gpt")
+    inner = tokenizers.Tokenizer.from_str(generator.tokenizer._inner.to_str())
+    special = generator.tokenizer.special
+    [name] = generator.tokenizer.ids_to_tokens([special.bos])
+    inner.post_processor = TemplateProcessing(single=f"{name} $A", pair=f"{name} $A $B", special_tokens=[(name, special.bos)])
+    generator = dataclasses.replace(generator, tokenizer=Tokenizer(inner))
+    assert generator.tokenizer.prompt_start == [special.bos]
+    trace = trace_decoding(generator, "the cat", tokens=4)
+    assert trace.steps[0].beams[0].inputs[0] == trace.source[0] == name
+    assert trace.text == generator.generate("the cat", tokens=4, temperature=0)
+    assert map_attention(generator, "the cat").rows == trace.source
+
+
+def test_an_answer_with_a_vocabulary_of_its_own_is_traced_in_it(translator):
+    inner = json.loads(train_bpe(["a quick brown fox jumps over lazy dogs", "hello there, general words"], 80)._inner.to_str())
+    special, vocab = translator.tokenizer.special, inner["model"]["vocab"]
+    vocab["<s>"], vocab["</s>"] = vocab["</s>"], vocab["<s>"]  # start and end of the target are other ids than the source's
+    for token in inner["added_tokens"]:
+        token["id"] = vocab[token["content"]]
+    target = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(inner)))
+    assert (target.special.bos, target.special.eos) == (special.eos, special.bos)
+    two = dataclasses.replace(translator, target_tokenizer=target)
+    [answer] = two.translate([TEXT], beam=1, tokens=5, split=False, protect=False)
+    trace = trace_decoding(two, TEXT, beam=1, tokens=5)
+    assert trace.text == answer.text
+    assert trace.answer == target.display(answer.ids)
+    assert trace.steps[0].beams[0].inputs == target.display([special.eos])
+    assert trace.source == translator.tokenizer.display([*translator.tokenizer.encode([TEXT])[0], special.eos])
 
 
 def test_the_command_prints_steps_and_json(small_run, regard):

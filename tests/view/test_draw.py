@@ -147,7 +147,7 @@ def test_a_map_is_saved_and_its_repr_is_short(tmp_path):
     with Image.open(tmp_path / "map.png") as drawn, Image.open(io.BytesIO(MAP._repr_png_())) as shown:
         assert drawn.size == shown.size
     assert repr(MAP) == "AttentionMap('cross-attention, layer 2, head 1', 5 × 3 tokens)"
-    with pytest.raises(ValueError, match="cannot draw map"):
+    with pytest.raises(ValueError, match="cannot write map"):
         MAP.save(tmp_path / "map.gif")
 
 
@@ -198,7 +198,7 @@ def test_a_json_file_round_trips(tmp_path):
 
 @pytest.mark.parametrize("name", ["map.bmp", "map", "map.txt"])
 def test_an_unknown_suffix_is_refused_and_writes_nothing(tmp_path, name):
-    with pytest.raises(ValueError, match=rf"cannot draw {name}; give a name that ends in \.png, \.svg, \.pdf or \.json"):
+    with pytest.raises(ValueError, match=rf"cannot write {name}; give a name that ends in \.png, \.svg, \.pdf or \.json"):
         to_file(MAP, tmp_path / name)
     assert not list(tmp_path.iterdir())
 

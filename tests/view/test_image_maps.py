@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from regard.data.image.config import ImageData
 from regard.layers.tap import tap_of, watch
 from regard.models import FAMILIES, saved_tensors
 from regard.models.image_gpt import ImageGPT, ImageGPTConfig
+from regard.models.lrnet import LocalRelation, LRNetConfig
 from regard.models.swin import plan_windows
 from regard.run_folder import RunFolder
 from regard.tasks.image_classification import ImageClassifier
@@ -142,6 +144,31 @@ def test_neighbourhoods_are_summed_at_their_positions(layer, side, stride):
     torch.testing.assert_close(torch.stack(list(got.values())), wanted)
     assert [float(each.sum()) for each in wanted] == pytest.approx([1.0, 1.0])
     assert not any(part._forward_pre_hooks for part in predictor.model.modules())
+
+
+def test_maps_of_a_shared_lrnet_leave_the_model_as_it_is_and_agree_in_threads(monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a hook on a model that other threads use")
+
+    monkeypatch.setattr(torch.nn.Module, "register_forward_pre_hook", refuse)
+    monkeypatch.setattr(torch.nn.Module, "register_forward_hook", refuse)
+    predictor, images = classifier("lrnet", **LRNET), [random_image(13) for _ in range(4)]
+    alone = [map_image_attention(predictor, image, 3) for image in images]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda image: map_image_attention(predictor, image, 3), images))
+    for one, other in zip(alone, together, strict=True):
+        for panel, same in zip(one.panels, other.panels, strict=True):
+            torch.testing.assert_close(torch.tensor(same.weights), torch.tensor(panel.weights))
+
+
+@pytest.mark.parametrize("sizes", [LRNET, LRNET | {"image": 45, "stem": "imagenet"}, LRNET | {"image": 64, "stem": "imagenet"}])
+def test_the_grids_of_an_lrnet_are_the_sizes_of_its_inputs(sizes):
+    model, found = FAMILIES["lrnet"].build(LRNetConfig(**sizes)).eval(), dict[str, tuple[int, ...]]()
+    for name, part in model.named_modules():
+        if isinstance(part, LocalRelation):
+            part.register_forward_pre_hook(lambda _, inputs, name=name: found.update({name: tuple(inputs[0].shape[2:])}))
+    model(torch.zeros(1, sizes["channels"], sizes["image"], sizes["image"]))
+    assert {name: (side, side) for name, side in model.input_sides(sizes["image"]).items()} == found
 
 
 def test_a_resnet_without_attention_is_shown_by_its_class_activation_map():
@@ -434,7 +461,7 @@ def test_a_json_file_holds_all_heads(tmp_path):
 
 @pytest.mark.parametrize("name", ["map.bmp", "map", "no/map.png"])
 def test_a_file_that_cannot_be_drawn_is_refused_and_nothing_is_written(tmp_path, name):
-    with pytest.raises(ValueError, match=r"cannot draw|no folder"):
+    with pytest.raises(ValueError, match=r"cannot write|no folder"):
         to_file(map_with(1), tmp_path / name)
     assert not list(tmp_path.iterdir())
 
@@ -495,7 +522,7 @@ def test_photos_of_one_name_do_not_overwrite_each_others_maps(regard, run, tmp_p
         (("none.png",), "no file none.png"),
         (("tiny",), "tiny is a folder"),
         (("boot.png", "--layer", "4"), "no layer 4; this model has layers 1 to 3"),
-        (("boot.png", "--out", "x.gif"), "cannot draw x.gif"),
+        (("boot.png", "--out", "x.gif"), "cannot write x.gif"),
         (("boot.png", "--out", "no/x.png"), "no folder no"),
         (("boot.png", "--beam", "2"), "--beam 2 is for translations"),
     ],

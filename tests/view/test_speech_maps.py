@@ -302,7 +302,7 @@ def test_each_mistake_is_one_line(regard, tone_run, tmp_path, monkeypatch):
     assert_refused(regard(*show, "clip.wav", "--layer", 2), "no layer 2; this model has layers 1 to 1")
     assert_refused(regard(*show, "clip.wav", "--head", 0), "no head 0; this model has heads 1 to 2")
     assert_refused(regard(*show, "clip.wav", "--beam", 0), "beam 0; use a beam of 1 or more")
-    assert_refused(regard(*show, "clip.wav", "--out", "map.bmp"), "cannot draw map.bmp")
+    assert_refused(regard(*show, "clip.wav", "--out", "map.bmp"), "cannot write map.bmp")
     assert not list(tmp_path.glob("*attention*"))
 
 

@@ -40,7 +40,8 @@ LOOK_AHEAD = 40  # characters that decide whether a sentence goes on
 
 _END = r"[.!?…‽⁇⁈⁉։؟۔॥।჻።፧፨᙮᠃᠉។៕꓿]"  # ends a sentence if a space follows
 _CJK_END = "。！？｡．"  # ends a sentence without one
-_CLOSERS = r"[\"'”’»›)\]}」』】》〉）〕＂＇*_]"  # quotes, brackets and emphasis that close with the sentence
+_TAG = r"</[A-Za-z][A-Za-z0-9-]{0,20}>"
+_CLOSERS = rf"(?:[\"'”’»›)\]}}」』】》〉）〕＂＇*_]|{_TAG})"  # quotes, brackets, emphasis and tags that close with the sentence
 _OPENERS = "\"'“‘„‚«‹([{¿¡「『【《〈（〔*_-–—•#"
 _BOUNDARY = re.compile(rf"(?P<cjk>[{_CJK_END}]++{_CLOSERS}*+)\s*+|(?<!{_END})(?P<end>{_END}++{_CLOSERS}*+)\s++")  # linear in time
 _LETTER = re.compile(r"[^\W_]")
@@ -104,7 +105,7 @@ def _is_end(body: str, start: int, found: re.Match[str], cased: bool) -> bool:
     word = re.split(r"[\s(\[{\"“„«'’‘]", before)[-1]
     bare = word.strip("*_-")
     name = bare.lower()
-    closed = len(mark.strip("*_")) > 1  # a quote or a bracket after the full stop
+    closed = len(re.sub(_TAG, "", mark).strip("*_")) > 1  # a quote or a bracket after the full stop
     if name in _ALWAYS and not closed:
         return False
     if lower:
