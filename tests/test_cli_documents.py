@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 from cli_checks import assert_refused, write
@@ -82,3 +83,39 @@ def test_no_split_keeps_one_as_one(regard, small_run, text):
     split, whole = regard("translate", small_run, text, "--json"), regard("translate", small_run, "--no-split", text, "--json")
     assert json.loads(split.out)["sentences"] > 1
     assert json.loads(whole.out)["sentences"] == 1
+
+
+LONG_TERM = "q\t" + "a b c d e f g h " * 100 + "\n"
+
+
+def test_a_text_whose_glossary_terms_do_not_fit_is_skipped_and_the_others_translated(regard, small_run, tmp_path):
+    terms = write(tmp_path / "terms.tsv", LONG_TERM)
+    how = ("translate", small_run, "--beam", 1, "--tokens", 30, "--glossary", terms)
+    plain = regard("translate", small_run, "a b c", "e f", "--beam", 1, "--tokens", 30).out.splitlines()
+    for split in ("--split", "--no-split"):
+        found = regard(*how, split, "a b c", "d q", "e f")
+        assert (found.code, found.out.splitlines()) == (0, [plain[0], "", plain[1]])
+        assert "skipped 1 of 3: text 2: the phrases that an answer must contain need" in found.err
+    assert regard(*how, "a b c", "d q", "--strict").code == 2
+
+
+def test_a_block_whose_glossary_terms_do_not_fit_stays_as_it_is(regard, small_run, tmp_path):
+    terms, file = write(tmp_path / "terms.tsv", LONG_TERM), write(tmp_path / "page.html", "<p>a b c</p><p>d q</p>")
+    how = ("translate", small_run, "--beam", 1, "--tokens", 30, "--glossary", terms, "--input")
+    text = regard("translate", small_run, "a b c", "--beam", 1, "--tokens", 30).out.rstrip("\n")
+    found = regard(*how, file)
+    assert (found.code, found.out) == (0, f"<p>{text}</p><p>d q</p>")
+    assert "skipped 1 of 2: block 2, 'd q': the phrases" in found.err
+    assert regard(*how, file, "--strict").code == 2
+    none = regard(*how, write(tmp_path / "none.html", "<p>d q</p>"), "--out", tmp_path / "out.html")
+    assert none.code == 2
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_a_document_on_a_terminal_has_no_escape_sequences(regard, small_run, tmp_path, monkeypatch):
+    file = write(tmp_path / "page.html", "<p>a b c</p><!-- \x1b]0;title\x07 \u202e -->\n")
+    piped = regard("translate", small_run, "--input", file, "--beam", 1).out
+    assert "\x1b]0;title\x07" in piped
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    shown = regard("translate", small_run, "--input", file, "--beam", 1).out
+    assert shown == piped.replace("\x1b", "\\x1b").replace("\x07", "\\x07").replace("\u202e", "\\u202e")

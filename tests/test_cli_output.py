@@ -1,10 +1,14 @@
 """What is printed: exact in a pipe, without control characters on a terminal."""
 
 import json
+import pickle
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from regard.cli.failures import BadInput, Failures, answer_each
 from regard.cli.io import note, write, write_json
 
 NASTY = "a\x1b[31mb\x07\x7f\x9bc\u202ed"
@@ -32,3 +36,38 @@ def test_json_is_the_same_data_and_has_no_control_characters(capsys):
 def test_a_note_is_one_line_without_control_characters(capsys, text):
     note(f"regard: {text}")
     assert capsys.readouterr().err[:-1].isprintable()
+
+
+def test_failures_are_counted_and_the_first_are_listed(capsys):
+    failures = Failures()
+    for number in range(1000):
+        failures.skip(BadInput(f"{number}", f"error {number}"), f"mark {number}")
+    assert len(pickle.dumps(vars(failures))) < 4000
+    failures.success()
+    write("answer")
+    assert failures.code() == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [*(f"mark {number}" for number in range(1000)), "answer"]
+    assert "skipped 1,000 of 1,001" in err
+    assert "error 49\n" in err
+    assert "and 950 more" in err
+
+
+def test_the_same_failure_of_all_inputs_is_one_line_and_no_output(capsys):
+    failures = Failures()
+    for _ in range(3):
+        failures.skip(BadInput("a", "no"), "mark")
+    assert failures.code() == 2
+    assert capsys.readouterr() == ("", "regard: no\n")
+
+
+@given(st.lists(st.booleans(), max_size=40))
+def test_inputs_that_are_refused_leave_the_answers_to_the_others(good):
+    def predict(some: list[str]) -> list[str]:
+        if "bad" in some:
+            raise ValueError("refused")
+        return [item.upper() for item in some]
+
+    items = ["good" if each else "bad" for each in good]
+    found = [answer for _, answer in answer_each(items, predict)]
+    assert found == ["GOOD" if each else BadInput("bad", "refused") for each in good]

@@ -1,14 +1,14 @@
 """Translating a document as a whole, and what to report about translations."""
 
-import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.cli.io import note, show_progress
+from regard.cli.failures import BadInput, Failures, answer_each
+from regard.cli.io import note, show_progress, write
 from regard.data.documents import SUFFIXES, Document, read_document
-from regard.data.terminal import printable
 
 if TYPE_CHECKING:
     from regard.tasks.translation import Translation
@@ -45,29 +45,41 @@ def prepare_document(file: Path | None, out: Path | None, texts: list[str] | Non
     return read_document(file)
 
 
-def translate_document(search: "Callable[..., list[Translation]]", document: Document, out: Path | None) -> int:
-    """Translate the blocks of a document and write it."""
+def translate_document(
+    search: "Callable[..., list[Translation]]", document: Document, out: Path | None, failures: Failures
+) -> int:
+    """Translate the blocks of a document and write it; a block that must be skipped stays as it is."""
     from regard.data.files import write_atomic
+    from regard.decode.constraints import PhrasesTooLong
+    from regard.tasks.answer_html import shorten
 
     notes, answers = AnswerNotes(), list[str]()
     with show_progress("translating", total=len(document.texts)) as count:
         for first in range(0, len(document.texts), BLOCKS):
             some = document.texts[first : first + BLOCKS]
-            found = search(some, progress=lambda done, first=first: count(first, done))
-            for answer in found:
+            predict = partial(search, progress=partial(count, first))
+            for number, (block, answer) in enumerate(answer_each(some, predict, PhrasesTooLong), first + 1):
+                if isinstance(answer, BadInput):
+                    failures.count(answer._replace(error=f"block {number}, {shorten(block)}: {answer.error}"))
+                    answers.append(block)
+                    continue
+                failures.success()
                 notes.add(answer)
                 answers.append(answer.text)
+    if failures.failed and not failures.succeeded:  # a copy in the source language is no translation
+        return failures.code()
     content = document.render(answers)
     if out is not None:
         write_atomic(out, content)
-        count = len(answers)
-        print(f"saved {printable(out)}, {count:,} block{'s' * (count != 1)} of text translated")
+        write(f"saved {out}, {_count(failures.succeeded, 'block')} of text translated")
+    elif sys.stdout.isatty():
+        write(content.decode("utf-8", "replace"), end="")
     else:
         sys.stdout.flush()
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
     notes.report()
-    return os.EX_OK
+    return failures.code()
 
 
 class AnswerNotes:
@@ -86,17 +98,17 @@ class AnswerNotes:
 
     def report(self) -> None:
         """One line on standard error, if anything is off."""
-        said = []
+        found = []
         if self.unknown:
-            said.append(f"{_count(self.unknown, 'token')} in {_count(self.texts_with_unknown, 'text')} unknown to this model")
+            found.append(f"{_count(self.unknown, 'token')} in {_count(self.texts_with_unknown, 'text')} unknown to this model")
         if self.cut:
-            said.append(f"{_count(self.cut, 'sentence')} longer than this model takes, translated in pieces")
+            found.append(f"{_count(self.cut, 'sentence')} longer than this model takes, translated in pieces")
         if self.restored:
-            said.append(f"{_count(self.restored, 'placeholder')} (tags, addresses, numbers too) put back that the model left out")
+            found.append(f"{_count(self.restored, 'placeholder')} (tags, addresses, numbers too) put back")
         if self.low:
-            said.append(f"{_count(self.low, 'translation')} with coverage below {LOW_COVERAGE}: something may be left out")
-        if said:
-            note("; ".join(said))
+            found.append(f"{_count(self.low, 'translation')} with coverage below {LOW_COVERAGE}: something may be left out")
+        if found:
+            note("; ".join(found))
 
 
 def _count(count: int, what: str, plural: str = "s") -> str:

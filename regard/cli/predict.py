@@ -72,7 +72,7 @@ def translate(run: RunPath, sentences: options.Sentences = None, input_: Input =
     search = partial(translator.translate, beam=beam, n_best=n_best, length_penalty=length_penalty, tokens=tokens,
                      batch=batch, temperature=temperature, top_k=top_k, top_p=top_p, glossary=glossary)  # fmt: skip
     if document is not None:
-        return translate_document(partial(search, seed=seed, split=split), document, out)
+        return translate_document(partial(search, seed=seed, split=split), document, out, Failures(strict=strict))
     split = translator.splits if split is None else split
     return _answer(translator, search, sentences, input_, Failures(strict=strict, json_=json_), split, json_, n_best, seed)
 
@@ -80,22 +80,23 @@ def translate(run: RunPath, sentences: options.Sentences = None, input_: Input =
 def _answer(translator: "Translator", search: "Callable[..., list[Translation]]", sentences: list[str] | None,
             input_: Path | None, failures: Failures, split: bool, json_: bool, n_best: int = 1, seed: int = 0,
             protect: bool | None = None) -> int:  # fmt: skip
-    """Print an answer for each text; one too long is skipped unless texts are split."""
+    """Print an answer for each text; one too long is skipped unless texts are split, and one whose glossary terms do not fit."""
     from regard.cli.documents import AnswerNotes
+    from regard.decode.constraints import PhrasesTooLong
 
     done, notes = 0, AnswerNotes()
     with read_items(sentences, input_, "translating") as (chunks, count):
         for chunk in chunks:
             readable = [item for item in chunk if isinstance(item, str)]
             _warn_unprefixed(translator, readable)
-            items, sources = (chunk, readable) if split else _mark_long(translator, chunk, done + 1)
-            answers = iter(search(sources, seed=seed + done, scored=json_, split=split, protect=protect, details=json_,
-                                  progress=partial(count, done)))  # fmt: skip
-            for number, item in enumerate(items, done + 1):
-                if isinstance(item, BadInput):
-                    failures.skip(item)
+            items = chunk if split else _mark_long(translator, chunk, done + 1)
+            predict = partial(search, seed=seed + done, scored=json_, split=split, protect=protect, details=json_,
+                              progress=partial(count, done))  # fmt: skip
+            for number, (item, answer) in enumerate(answer_each(items, predict, PhrasesTooLong), done + 1):
+                if isinstance(answer, BadInput):
+                    unfit = isinstance(items[number - done - 1], str)
+                    failures.skip(answer._replace(error=f"text {number}: {answer.error}") if unfit else answer)
                     continue
-                answer = next(answers)
                 failures.success()
                 notes.add(answer)
                 if json_:
@@ -112,19 +113,18 @@ def _answer(translator: "Translator", search: "Callable[..., list[Translation]]"
 
 
 def _mark_long(translator: "Translator", items: list[str | BadInput], first: int
-               ) -> tuple[list[str | BadInput], list[str]]:  # fmt: skip
-    """Texts that are longer than the model takes become failures; and the other texts; `first` is the number of the first."""
+               ) -> list[str | BadInput]:  # fmt: skip
+    """Texts that are longer than the model takes become failures; `first` is the number of the first."""
     encoded = iter(translator.encode([item for item in items if isinstance(item, str)]))
-    marked, sources = list[str | BadInput](), list[str]()
+    marked = list[str | BadInput]()
     for number, item in enumerate(items, first):
         try:
             if isinstance(item, str):
                 translator.require_short(next(encoded), number)
-                sources.append(item)
             marked.append(item)
         except ValueError as error:
             marked.append(BadInput(str(item), str(error)))
-    return marked, sources
+    return marked
 
 
 def ask(run: RunPath, questions: options.PrefixedTexts = None, input_: Input = None, beam: options.Beam = None,

@@ -19,7 +19,8 @@ from torch import Tensor
 from regard.config import DecodeConfig
 from regard.decode.search import Allocation, Hypothesis
 
-__all__ = ["Constraint", "Phrase", "PhraseAllocation", "PhraseState", "Required", "constrained", "contains", "required_phrases"]
+__all__ = ["Constraint", "Phrase", "PhraseAllocation", "PhraseState", "PhrasesTooLong", "Required", "constrained", "contains",
+           "required_phrases"]  # fmt: skip
 
 Phrase = Sequence[int]  # token ids that follow each other
 Constraint = Phrase | Sequence[Phrase]  # a phrase, or several of which one must appear
@@ -28,6 +29,10 @@ ConstrainedSearch = Callable[[Tensor, Tensor, int, Allocation], list[list[Hypoth
 
 MIN_WIDTH = 6  # beams of a constrained search: an output with and one without each token of a phrase go on side by side
 UNLIKELY = -1e4  # log-probability of a token of a phrase that the model, or a processor, rules out
+
+
+class PhrasesTooLong(ValueError):
+    """The phrases that an answer must contain need more tokens than it may have."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +138,8 @@ def constrained(source: Tensor, limits: Tensor, longer: Tensor, required: Sequen
     before, after = int(decode.forced_bos >= 0), int(decode.forced_eos >= 0)  # tokens that cannot belong to a phrase
     for of, limit in zip(required, longer.tolist(), strict=True):
         if of.phrases and (need := of.missing(of.start) + before + after) > limit:
-            raise ValueError(f"the phrases that an answer must contain need {need} tokens, and it may have {limit}; "
-                             f"leave some out, or allow more tokens")  # fmt: skip
+            raise PhrasesTooLong(f"the phrases that an answer must contain need {need} tokens, and it may have {limit}; "
+                                 f"leave some out, or allow more tokens")  # fmt: skip
     found = plain(source, limits)
     rows = [row for row, outputs in enumerate(found) if not contains(outputs[0].tokens, required[row])]
     found = [[output for output in outputs if contains(output.tokens, of)] for outputs, of in zip(found, required, strict=True)]
