@@ -3,7 +3,7 @@
 import pytest
 from small import SMALL
 
-from regard.cli.limits import limits
+from regard.cli.limits import describe_limits
 from regard.config import recipes
 from regard.interop.weights import describe_config
 from regard.tasks import read_run
@@ -17,7 +17,7 @@ def test_a_recipe_is_said_to_be_exportable_exactly_if_it_is(recipe):
         exportable = True
     except ValueError:
         exportable = run.family == "word2vec"  # in a format of its own
-    assert any("regard export will not take" in note for note in limits(run)) != exportable
+    assert any("regard export will not take" in note for note in describe_limits(run)) != exportable
 
 
 @pytest.mark.parametrize(
@@ -27,14 +27,14 @@ def test_a_recipe_is_said_to_be_exportable_exactly_if_it_is(recipe):
      ("wikitext-word2vec", False), ("wikitext-elmo", False)],
 )  # fmt: skip
 def test_a_model_without_attention_is_said_to_have_nothing_to_show(recipe, shown):
-    assert any("nothing to show" in note for note in limits(read_run(recipe))) != shown
+    assert any("nothing to show" in note for note in describe_limits(read_run(recipe))) != shown
 
 
 def test_it_is_said_before_training_and_not_when_resuming(regard, tmp_path):
     few = (*SMALL, "model.positions=learned", "train.steps=1", "--out", tmp_path / "run")
     result = regard("train", "reverse", *few)
     assert result.code == 0, result.err
-    notes = limits(read_run("reverse", [*SMALL, "model.positions=learned"]))
+    notes = describe_limits(read_run("reverse", [*SMALL, "model.positions=learned"]))
     assert notes
     assert (
         result.err.index("parameters on") < result.err.index("".join(f"{note}\n" for note in notes)) < result.err.index("step 1")

@@ -271,7 +271,7 @@ def test_an_empty_sentence_cannot_be_shown(regard, runs, family):
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_a_recurrent_side_has_no_self_attention_to_show(regard, runs, side):
-    refused = f"the {side} of a bahdanau is recurrent and has no self-attention; use --which cross, or a model such as"
+    refused = f"the {side} of a bahdanau is recurrent and has no self-attention; use which='cross', or a model such as"
     assert_refused(regard("show", runs / "bahdanau", "a b c", "--which", side), refused)
     refused = f"the {side} of a seq2seq is recurrent and has no self-attention; use a model such as transformer or t5"
     assert_refused(regard("show", runs / "seq2seq", "a b c", "--which", side), refused)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.limits import limits
+from regard.cli.limits import describe_limits
 from regard.cli.options import Changes, Json, Out, Recipe
 from regard.cli.score import print_scores
 from regard.data.terminal import printable
@@ -66,7 +66,7 @@ def train(
     from regard.train.loop import Interrupted, fit
 
     try:
-        place, notes = ["--out", str(out)] if out else [], [] if resuming else limits(run)
+        place, notes = ["--out", str(out)] if out else [], [] if resuming else describe_limits(run)
         command = shlex.join(["regard", "train", what, *changes, *place])
         done = fit(run, files.path, fresh=fresh, command=command, notes=notes)
     except Interrupted as stop:

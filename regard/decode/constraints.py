@@ -1,6 +1,6 @@
 """Lexically constrained search: phrases that must appear in an output, where the model likes them best.
 
-Each sentence is first searched as usual.  If its output lacks a phrase, a beam search follows whose places are shared out among
+Each sentence is first searched as usual.  If its output lacks a phrase, a beam search follows whose beams are divided among
 outputs by how many tokens of the phrases they still lack: dynamic beam allocation, Post & Vilar 2018,
 https://arxiv.org/abs/1804.06609.  So an output that has begun a phrase need not compete with those that have not.
 
@@ -187,13 +187,13 @@ class PhraseAllocation:
                 values = scores[n, beams, tokens].clamp(min=UNLIKELY) + offset[n, beams]
                 for key, total, out in zip(wanted, values.tolist(), totals[n, beams, tokens].isinf().tolist(), strict=True):
                     (ruled_out if out else found)[key] = total
-            candidates = self._share_out(line, found, length) or self._share_out(line, found | ruled_out, length, True)
+            candidates = self._divide_beams(line, found, length) or self._divide_beams(line, found | ruled_out, length, True)
             chosen.append(candidates[: 2 * width])
         self.after = [[candidate.state for candidate in candidates] for candidates in chosen]
         return self._to_tensors(chosen, offset)
 
-    def _share_out(self, line: "_Line", found: dict[tuple[int, int], float], length: int,
-                   glue: bool = False) -> list["_Candidate"]:  # fmt: skip
+    def _divide_beams(self, line: "_Line", found: dict[tuple[int, int], float], length: int,
+                      glue: bool = False) -> list["_Candidate"]:  # fmt: skip
         """Candidates from the banks in turn, of which the first lacks the fewest tokens; the best of each bank first.
 
         `glue` takes tokens that continue the last word of a phrase, too.

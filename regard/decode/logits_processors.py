@@ -12,11 +12,11 @@ from torch import Tensor
 
 from regard.config import DecodeConfig
 
-__all__ = ["LogitsProcessor", "Progress", "ban_repeated_ngrams", "ban_tokens", "ban_words", "force_first", "force_last",
+__all__ = ["LogitsProcessor", "SearchProgress", "ban_repeated_ngrams", "ban_tokens", "ban_words", "force_first", "force_last",
            "logits_processor", "penalize_repetitions", "require_length"]  # fmt: skip
 
 
-class Progress(NamedTuple):
+class SearchProgress(NamedTuple):
     """How far the rows of a search are."""
 
     history: Tensor  # (R, t): the start token or the prompt, then the answer so far
@@ -24,7 +24,7 @@ class Progress(NamedTuple):
     last: Tensor  # (R,): true where the limit leaves one token
 
 
-LogitsProcessor = Callable[[Tensor, Progress], Tensor]  # scores (R, V) → the same shape; its input stays as it is
+LogitsProcessor = Callable[[Tensor, SearchProgress], Tensor]  # scores (R, V) → the same shape; its input stays as it is
 
 
 def logits_processor(decode: DecodeConfig, eos: int) -> LogitsProcessor | None:
@@ -60,7 +60,7 @@ def logits_processor(decode: DecodeConfig, eos: int) -> LogitsProcessor | None:
     if not parts:
         return None
 
-    def process(scores: Tensor, progress: Progress) -> Tensor:
+    def process(scores: Tensor, progress: SearchProgress) -> Tensor:
         if smallest < 0 or largest >= scores.shape[-1]:
             _refuse_ids(named, scores.shape[-1])
         left = scores
@@ -80,7 +80,7 @@ def _refuse_ids(named: Mapping[str, Sequence[int]], vocab: int) -> NoReturn:
 def penalize_repetitions(penalty: float) -> LogitsProcessor:
     """Divide the positive scores of tokens so far by a penalty, multiply the negative: https://arxiv.org/abs/1909.05858."""
 
-    def process(scores: Tensor, progress: Progress) -> Tensor:
+    def process(scores: Tensor, progress: SearchProgress) -> Tensor:
         before = scores.gather(1, progress.history)
         return scores.scatter(1, progress.history, torch.where(before < 0, before * penalty, before / penalty))
 
@@ -90,7 +90,7 @@ def penalize_repetitions(penalty: float) -> LogitsProcessor:
 def ban_repeated_ngrams(size: int) -> LogitsProcessor:
     """No `size` tokens in a row occur twice."""
 
-    def process(scores: Tensor, progress: Progress) -> Tensor:
+    def process(scores: Tensor, progress: SearchProgress) -> Tensor:
         history = progress.history
         if history.shape[1] < size:
             return scores
@@ -110,7 +110,7 @@ def ban_words(words: Sequence[Sequence[int]]) -> LogitsProcessor:
     single = [word[0] for word in words if len(word) == 1]
     longer = [word for word in words if len(word) > 1]
 
-    def process(scores: Tensor, progress: Progress) -> Tensor:
+    def process(scores: Tensor, progress: SearchProgress) -> Tensor:
         history, scores = progress.history, scores.clone()
         scores[:, single] = -math.inf
         for *start, last in longer:
@@ -125,7 +125,7 @@ def ban_words(words: Sequence[Sequence[int]]) -> LogitsProcessor:
 def ban_tokens(ids: Sequence[int]) -> LogitsProcessor:
     """None of these tokens occurs."""
 
-    def process(scores: Tensor, progress: Progress) -> Tensor:
+    def process(scores: Tensor, progress: SearchProgress) -> Tensor:
         scores = scores.clone()
         scores[:, list(ids)] = -math.inf
         return scores
@@ -136,7 +136,7 @@ def ban_tokens(ids: Sequence[int]) -> LogitsProcessor:
 def require_length(least: int, eos: int) -> LogitsProcessor:
     """No end before that many tokens."""
 
-    def process(scores: Tensor, progress: Progress) -> Tensor:
+    def process(scores: Tensor, progress: SearchProgress) -> Tensor:
         if progress.length >= least:
             return scores
         scores = scores.clone()
@@ -149,7 +149,7 @@ def require_length(least: int, eos: int) -> LogitsProcessor:
 def force_first(token: int) -> LogitsProcessor:
     """An answer starts with this token."""
 
-    def process(scores: Tensor, progress: Progress) -> Tensor:
+    def process(scores: Tensor, progress: SearchProgress) -> Tensor:
         return _only(scores, token) if progress.length == 0 else scores
 
     return process
@@ -158,7 +158,7 @@ def force_first(token: int) -> LogitsProcessor:
 def force_last(token: int) -> LogitsProcessor:
     """An answer that reaches its limit ends with this token."""
 
-    def process(scores: Tensor, progress: Progress) -> Tensor:
+    def process(scores: Tensor, progress: SearchProgress) -> Tensor:
         return torch.where(progress.last[:, None], _only(scores, token), scores) if progress.last.any() else scores
 
     return process

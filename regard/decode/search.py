@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from regard.decode.logits_processors import LogitsProcessor, Progress
+from regard.decode.logits_processors import LogitsProcessor, SearchProgress
 from regard.decode.step import Decoder, Source, reorder
 from regard.decode.topk import blocked_logsumexp, blocked_topk
 from regard.decode.trace import SearchTrace
@@ -106,7 +106,7 @@ def stream(model: Decoder, source: Source, choose: Choose, *, bos: int | Tensor,
         logits, state = model.step(token, state)  # (1, V)
         if processor is not None:
             last = torch.tensor([length == limit - 1], device=source.device)
-            logits = processor(logits, Progress(history, length, last))
+            logits = processor(logits, SearchProgress(history, length, last))
         token = choose(logits)
         if processor is not None:
             history = torch.cat((history, token[:, None]), 1)
@@ -136,7 +136,7 @@ def _generate(model: Decoder, source: Source, limits: Tensor, choose: Choose, bo
         else:
             length = history.shape[1] - prompt
             last = torch.tensor([length >= max_lens[i] - 1 for i in rows], device=source.device)  # of rows that are done: any
-            token = choose(processor(logits, Progress(history, length, last)))
+            token = choose(processor(logits, SearchProgress(history, length, last)))
         if recorder is not None:
             _record_greedy(recorder, model, rows, history, logits, token, eos, max_lens, prompt)
         if reads_history:
@@ -203,7 +203,7 @@ def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, e
         at_limit = length >= limits[sentence]
         history = _join_history(prompt, sentence, output) if processor is not None or recorder is not None else output
         if processor is not None:
-            progress = Progress(history, length - 1, at_limit.repeat_interleave(width))
+            progress = SearchProgress(history, length - 1, at_limit.repeat_interleave(width))
             offset, scores = score, processor(logits - normalizer.flatten()[:, None], progress)
         if allocation is None:
             best, parent, token = _extend(offset, scores, min(2 * width, width * logits.shape[-1]))  # (B, 2W)

@@ -50,6 +50,11 @@ def read_generation(file: str, hf: HFConfig, text: TextFormat, pad_is_blocked: b
     notes = []
     if hf.get("do_sample") is True and text.seq2seq:
         raise ValueError(f"{file} has do_sample = True; regard searches for the best answer: set it to false")
+    if not text.seq2seq and hf.get("do_sample") is False:
+        notes.append(f"{file} has do_sample = False, greedy search; `regard generate` samples: give it --temperature 0")
+    if not text.seq2seq and _count(file, hf, "max_length") and not hf.get("max_new_tokens"):
+        notes.append(f"{file} has max_length = {hf['max_length']}, which counts the prompt; regard counts only what follows it: "
+                     f"give `regard generate` --tokens")  # fmt: skip
     if hf.get("do_sample") is True:
         options = ", ".join(f"{key} = {hf.get(key, default)!r}" for key, default in SAMPLING.items())
         notes.append(f"{file} samples with {options}; give these to `regard generate`, whose defaults differ")
@@ -78,7 +83,7 @@ def read_generation(file: str, hf: HFConfig, text: TextFormat, pad_is_blocked: b
 def describe_generation(decode: DecodeConfig, max_length: int, start: bool) -> dict[str, object]:
     """The generation_config.json of a run; `start` if an answer begins with a start token, which its lengths count."""
     hf: dict[str, object] = {}
-    if start:  # a language model without one samples, and is told how long by whoever uses it
+    if start:  # a language model without one samples
         hf = {"num_beams": decode.beam_size, "length_penalty": decode.length_penalty, "early_stopping": decode.beam_size > 1,
               "max_length": decode.max_length + 1 if decode.max_length else max_length}  # fmt: skip
     off = DecodeConfig()
@@ -86,6 +91,8 @@ def describe_generation(decode: DecodeConfig, max_length: int, start: bool) -> d
              "suppress_tokens": "suppress_tokens", "bad_words": "bad_words_ids", "forced_bos": "forced_bos_token_id",
              "forced_eos": "forced_eos_token_id"}  # fmt: skip
     hf |= {key: value for ours, key in names.items() if (value := getattr(decode, ours)) != getattr(off, ours)}
+    if decode.max_length and not start:
+        hf["max_new_tokens"] = decode.max_length
     length = {"min_length": decode.min_length + 1} if start else {"min_new_tokens": decode.min_length}
     return hf | (length if decode.min_length else {})
 
@@ -93,14 +100,14 @@ def describe_generation(decode: DecodeConfig, max_length: int, start: bool) -> d
 def _lengths(file: str, hf: Mapping[str, object], text: TextFormat) -> dict[str, int]:
     """The fewest and the most tokens of an answer, without its start token."""
     least, most = _count(file, hf, "min_length"), _count(file, hf, "max_length")
-    if not text.seq2seq:  # theirs count the prompt, and whoever generates says how many tokens may follow
+    if not text.seq2seq:  # theirs count the prompt
         if least > 0:
             raise ValueError(f"{file} has min_length = {least}, which counts the prompt; regard counts only what follows it: "
                              f"use min_new_tokens instead")  # fmt: skip
         least = most = 0
     least, most = max(0, least - 1), max(0, most - 1)
     least, most = _count(file, hf, "min_new_tokens") or least, _count(file, hf, "max_new_tokens") or most
-    return {"min_length": least, "max_length": most if text.seq2seq else 0}
+    return {"min_length": least, "max_length": most}
 
 
 def _count(file: str, hf: Mapping[str, object], key: str) -> int:

@@ -45,9 +45,7 @@ def read_tokenizers_for(
     options, config = read_json(folder, "tokenizer_config.json"), imported.config
     two = getattr(config, "target_vocab", 0)
     check_keys("tokenizer_config.json", options, KEYS | KeyTable.of("separate_vocabs") if two else KEYS)
-    inner = _as_their_class(
-        read_tokenizer(folder, text.tokenizer_hint), imported, text, options, (folder / "tokenizer.json").exists()
-    )
+    inner = _as_their_class(read_tokenizer(folder, text.tokenizer_hint), imported, text, options)
     if lowercase:
         inner.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([inner.normalizer] if inner.normalizer else [])])
     tokenizer, target = Tokenizer(inner), None
@@ -70,9 +68,13 @@ def _check_vocabulary(tokenizer: Tokenizer, vocab: int) -> None:
                          f"they are not from the same checkpoint: download both again")  # fmt: skip
 
 
-def _as_their_class(inner: tokenizers.Tokenizer, imported: ImportedModel, text: TextFormat, options: HFConfig,
-                    stored: bool) -> tokenizers.Tokenizer:  # fmt: skip
-    """Do what the tokenizer's class in transformers does with tokenizer_config.json; `stored` if there is a tokenizer.json."""
+def _as_their_class(inner: tokenizers.Tokenizer, imported: ImportedModel, text: TextFormat,
+                    options: HFConfig) -> tokenizers.Tokenizer:  # fmt: skip
+    """Do what the tokenizer's class in transformers does with tokenizer_config.json.
+
+    The template of a tokenizer.json decides on start and end: transformers, too, ignores add_bos_token and add_eos_token if there
+    is one.
+    """
     named = options.get("tokenizer_class")
     kind = str(named or CLASSES.get(imported.table.model_type)).removesuffix("Fast")
     parts = json.loads(inner.to_str())

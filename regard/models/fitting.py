@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["build_without_memory", "require_fitting"]
@@ -21,7 +21,8 @@ def require_fitting(config: Any, shapes: Sequence[tuple[int, ...]], name: str) -
         limit = len(shapes) if "depth" in key else max(largest, ALWAYS)
         if key.rpartition(".")[2] not in FREE and size > limit:
             what = f"{len(shapes):,} tensors" if "depth" in key else f"no tensor larger than {largest:,} on a side"
-            raise ValueError(f"{name} has {key} = {size:,}, but its weights file has {what}; restore the file that belongs to it")
+            raise ValueError(f"{name} has {key} = {size:,}, but its weights file has {what}; put the {name} and the "
+                             f"weights file of one run or checkpoint there")  # fmt: skip
 
 
 def build_without_memory(build: Callable[[], nn.Module]) -> nn.Module:
@@ -41,17 +42,15 @@ class _WithoutValues(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         options = kwargs or {}
-        match getattr(func, "__name__", ""):
-            case "normal_":  # of a tensor, or of nn.init
-                return args[0] if args else options["tensor"]
-            case "randn":
-                return torch.empty(*args, **options)
-            case "arange":
-                return torch.empty(len(range(*args)), dtype=options.get("dtype", torch.long))
-            case "cat" if len(args) == 1 and not options:
-                return torch.empty(sum(map(len, args[0])), *args[0][0].shape[1:])
-            case "mul" if isinstance(args[1], int | float):
-                return args[0]
+        if func is Tensor.normal_ or func is nn.init.normal_:
+            return args[0] if args else options["tensor"]
+        if func is torch.randn:
+            return torch.empty(*args, **options)
+        if func is torch.cat and len(args) == 1 and not options:
+            first = args[0][0]
+            return torch.empty(sum(map(len, args[0])), *first.shape[1:], dtype=first.dtype)
+        if func is Tensor.mul and isinstance(args[1], int | float) and args[0].is_floating_point():
+            return torch.empty(args[0].shape, dtype=args[0].dtype)
         return func(*args, **options)
 
 

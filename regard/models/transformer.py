@@ -51,9 +51,7 @@ class TransformerConfig:
     max_len: int = 512  # tokens; a limit for learned positions, none for the sinusoid
     tied: bool = True  # one matrix for source, target and output, section 3.4; else three and an output bias
     output_bias: bool = False  # an output bias also if tied, as in Marian
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = (
-        "relu"  # of the mlp; the paper uses "relu", most Marian models "silu"
-    )
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "relu"  # of the mlp; "silu" in most Marian models
     pad: int = PAD  # id of the padding token, which is masked
     decoder_depth: int = 0  # layers of the decoder; 0 = depth
     mlp_dim: int = 0  # width of the mlp; 0 = mlp_ratio · dim

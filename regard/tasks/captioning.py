@@ -33,7 +33,7 @@ from regard.decode.fast import decoder
 from regard.decode.logits_processors import logits_processor
 from regard.decode.search import Hypothesis
 from regard.models.image_encoder import CaptionFeatures
-from regard.tasks.answer_html import answer_html, shorten
+from regard.tasks.answer_html import answer_repr, n_best_html
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, caption_scores
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
@@ -63,15 +63,13 @@ class Caption:
     tokens: list[str]
     ids: list[int]
     score: float | None  # log-probability / length ** length_penalty, if it was computed
-    n_best: list["Caption"] = field(default_factory=list, repr=False)  # further captions, best first
+    n_best: list["Caption"] = field(default_factory=list)  # further captions, best first
 
     def __repr__(self) -> str:
-        score = "" if self.score is None else f", score {self.score:.3f}"
-        return f"Caption({shorten(self.text)}{score})"
+        return answer_repr(self)
 
     def _repr_html_(self) -> str:
-        best = [(f"{hypothesis.score:.3f}", hypothesis.text) for hypothesis in self.n_best if hypothesis.score is not None]
-        return answer_html(self.text, ("score", "text"), best if len(best) > 1 else ())
+        return n_best_html(self, self.n_best)
 
 
 @dataclass(frozen=True)

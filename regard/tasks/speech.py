@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.config import Run
+from regard.config import DecodeConfig, Run
 from regard.data.audio.batches import SpeechBatch, all_speech_batches, read_frames, speech_batches, to_model_input
 from regard.data.audio.config import AudioData
 from regard.data.audio.features import front_end
@@ -46,6 +46,8 @@ LONGEST = 60.0  # seconds of a piece: attention's memory grows with the square
 BATCH_SECONDS = 60.0  # of sound decoded at once, padding included
 SILENCE = 1e-4  # largest sample of a piece that is not searched: normalising would amplify its rounding errors
 PAUSE = 0.4  # seconds between two words from which neither reaches the middle
+RESTRICTIONS = ("min_length", "max_length", "no_repeat_ngram_size", "repetition_penalty", "suppress_tokens", "bad_words",
+                "forced_bos", "forced_eos")  # of [decode]: only a search of tokens obeys them  # fmt: skip
 SAMPLED = 3  # validation utterances transcribed at every evaluation
 
 Samples = npt.NDArray[Any] | Tensor  # (N,), or (N, channels)
@@ -175,6 +177,7 @@ class Transcriber:
             ctc = model.ctc_logits(memory).log_softmax(-1)  # (B, S, V)
         sizes = model.subsampled(source.lengths)
         if weight == 1:
+            _check_decode(self.run, model)
             assert ctc is not None
             blank = model.config.pad
             found = (
@@ -250,6 +253,15 @@ class Transcriber:
         ends += [times[-1][1] + edge] if times else []
         timed = zip(frames, starts, ends, strict=True)
         return [TimedWord(words[word], offset + min(start, length), offset + min(end, length)) for word, start, end in timed]
+
+
+def _check_decode(run: Run, model: SpeechModel) -> None:
+    """Refuse settings that restrict the tokens of an answer if the model has CTC alone, which chooses a path of frames."""
+    plain = DecodeConfig()
+    for name in RESTRICTIONS if model.config.ctc_weight == 1 else ():
+        if (value := getattr(run.decode, name)) != getattr(plain, name):
+            raise ValueError(f"decode.{name} = {value} has no effect on CTC alone (ctc_weight 1); leave it out of run.toml, or "
+                             f"use a model with a decoder (ctc_weight below 1)")  # fmt: skip
 
 
 def to_samples(sound: Samples) -> Tensor:
@@ -404,6 +416,7 @@ TASK: Task[SpeechModel, SpeechDataset, SpeechBatch, Transcriber] = Task(
     predictor=lambda model, run, tokenizer, labels: Transcriber(model, tokenizer, run),
     score=_score,
     samples=_samples,
+    check=_check_decode,
     batch_text=lambda run, batches: f"{run.train.batch_tokens * batches:,} frames",
     perplexity=False,
     scored_by_search=True,

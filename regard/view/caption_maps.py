@@ -34,7 +34,7 @@ from regard.view.image_maps import Panel, model_pixels
 from regard.view.maps import record_cross_attention, require_index
 from regard.view.panels import Overlay, draw_panels
 from regard.view.picture import Region, picture_of, read_picture
-from regard.view.scale import describe, ink, preference, ratio_colour
+from regard.view.scale import ink, preference, preference_note, ratio_colour
 
 __all__ = ["CaptionMap", "attention_inside", "caption_weights", "draw", "map_caption", "to_file", "to_terminal", "upsample",
            "words_of_caption"]  # fmt: skip
@@ -213,7 +213,7 @@ def to_file(attention: CaptionMap, file: Path) -> list[str]:
 def draw(attention: CaptionMap, kind: str) -> Drawing:
     """The user's picture with its caption, then each word's map over the part that the model saw."""
     words = attention.words[:MAX_WORDS]
-    overlays = [Overlay(word.title, describe(word.weights), _smooth(word, attention.shift)) for word in words]
+    overlays = [Overlay(word.title, preference_note(word.weights), _smooth(word, attention.shift)) for word in words]
     picture = picture_of(attention.image, attention.picture, attention.region)
     caption = attention.caption or "(an empty caption)"
     content, notes = draw_panels(attention.title, caption, picture, overlays, kind, smooth=True)

@@ -26,7 +26,7 @@ from regard.view.draw import Drawing, save_map, write_map
 from regard.view.maps import require_index
 from regard.view.panels import Overlay, Windows, draw_panels
 from regard.view.picture import Region, picture_of, read_picture
-from regard.view.scale import describe, ratios
+from regard.view.scale import preference_note, ratios
 
 __all__ = ["ImageMap", "Panel", "draw", "map_image_attention", "model_pixels", "rollout", "to_file"]
 
@@ -196,4 +196,4 @@ def draw(attention: ImageMap, kind: str) -> Drawing:
 def _note(panel: Panel) -> str:
     """How much the panel's attention prefers some places, and how much of it is not on the image."""
     elsewhere = 1 - float(np.sum(panel.weights))
-    return describe(panel.weights) + (f", {elsewhere:.0%} on the class token" if elsewhere >= 0.005 else "")
+    return preference_note(panel.weights) + (f", {elsewhere:.0%} on the class token" if elsewhere >= 0.005 else "")

@@ -145,7 +145,7 @@ def self_attention(translator: Translator, source: list[int], target: list[int],
         translator.model(pad([source], special).to(device), ids)
     found = [calls[0][0] for name, calls in recorded.items() if name.startswith(f"{side}.") and not is_cross(name) and calls]
     if not found:
-        other = "use --which cross, or" if any(map(is_cross, recorded)) else "use"
+        other = "use which='cross', or" if any(map(is_cross, recorded)) else "use"
         raise ValueError(f"the {side} of a {translator.run.family} is recurrent and has no self-attention; {other} a model such "
                          f"as transformer or t5")  # fmt: skip
     return torch.stack(found)
@@ -202,7 +202,7 @@ def _record_self_attention(predictor: TextPredictor, ids: list[int], beam: int |
     if beam is not None:
         raise ValueError(f"beam {beam} is for translations; the attention of a {predictor.run.family} needs no search")
     if which is not None:
-        raise ValueError(f"--which {which} is for translators; a {predictor.run.family} has one stack of self-attention: "
+        raise ValueError(f"which {which!r} is for translators; a {predictor.run.family} has one stack of self-attention: "
                          f"leave it out")  # fmt: skip
     tokenizer, model = predictor.tokenizer, predictor.model
     context = int(model.max_len)  # type: ignore[arg-type]

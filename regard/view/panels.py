@@ -68,10 +68,10 @@ def _view(picture: Picture) -> View:
     kept_rows, kept_columns = min(rows, math.ceil(MAX_ASPECT * columns)), min(columns, math.ceil(MAX_ASPECT * rows))
     top = min(max(0, round((region.top + region.bottom) / 2 * rows - kept_rows / 2)), rows - kept_rows)
     left = min(max(0, round((region.left + region.right) / 2 * columns - kept_columns / 2)), columns - kept_columns)
-    seen = Region((region.top * rows - top) / kept_rows, (region.left * columns - left) / kept_columns,
+    place = Region((region.top * rows - top) / kept_rows, (region.left * columns - left) / kept_columns,
                   (region.bottom * rows - top) / kept_rows, (region.right * columns - left) / kept_columns)  # fmt: skip
     pixels = picture.pixels[top : top + kept_rows, left : left + kept_columns]
-    return View(pixels, seen, *panel_size(kept_rows, kept_columns))
+    return View(pixels, place, *panel_size(kept_rows, kept_columns))
 
 
 def draw_panels(title: str, caption: str, picture: Picture, overlays: Sequence[Overlay], kind: str, *, smooth: bool = False,

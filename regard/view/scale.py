@@ -6,17 +6,32 @@ image or a sound is drawn as a multiple of uniform attention, on a fixed logarit
 Shapes: Y X rows and columns of the places attended to.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
-__all__ = ["LESS_TO_MORE", "NO_PREFERENCE", "STOPS", "TIMES", "add_ratio_bar", "colour", "describe", "ink", "levels", "palette",
-           "preference", "ratio_colour", "ratios"]  # fmt: skip
+__all__ = [
+    "LESS_TO_MORE",
+    "NO_PREFERENCE",
+    "STOPS",
+    "TIMES",
+    "add_ratio_bar",
+    "colour",
+    "ink",
+    "levels",
+    "palette",
+    "preference",
+    "preference_note",
+    "ratio_colour",
+    "ratios",
+]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 RGB = tuple[int, int, int]
@@ -72,13 +87,13 @@ def preference(weights: npt.ArrayLike) -> float:
     return most if most >= NO_PREFERENCE else 0.0
 
 
-def describe(weights: npt.ArrayLike) -> str:
-    """A few words below the title of a panel."""
+def preference_note(weights: npt.ArrayLike) -> str:
+    """How strongly a panel prefers some places, in a few words below its title."""
     most = preference(weights)
     return f"up to {most:.{1 if most < 9.95 else 0}f}× uniform" if most else "no preference"
 
 
-def add_ratio_bar(figure: "Figure", drawn: Any, bar: Any, times: float = TIMES) -> None:
+def add_ratio_bar(figure: "Figure", drawn: "AxesImage", bar: "Axes", times: float = TIMES) -> None:
     """The legend of the scale, in axes of its own."""
     powers = range(-round(np.log2(times)), round(np.log2(times)) + 1)
     names = [f"1/{2**-power}" if power < 0 else f"{2**power}" for power in powers]

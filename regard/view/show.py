@@ -32,13 +32,13 @@ def show(predictor: str | Path | Predictor, what: ImageLike | Samples, *, which:
     kind = getattr(model, "INPUT", "")
     if kind in ("image", "audio") and which is not None:
         raise ValueError(
-            f"--which {which} is for translators; {name} reads {'images' if kind == 'image' else 'sound'}, leave it out"
+            f"which {which!r} is for translators; {name} reads {'images' if kind == 'image' else 'sound'}, leave it out"
         )
     if isinstance(model, ImageCaptioner):
         return map_caption(model, cast(ImageLike, what), beam=beam, layer=layer, head=head)
     if isinstance(model, ImageClassifier):
         if beam is not None:
-            raise ValueError(f"--beam {beam} is for translations and captions; {model.run.name} classifies images")
+            raise ValueError(f"beam {beam} is for translations and captions; {model.run.name} classifies images")
         return map_image_attention(model, cast(ImageLike, what), layer, head)
     if isinstance(model, Transcriber):
         return map_speech(model, cast(str | Path | Samples, what), beam=beam, layer=layer, head=head)

@@ -26,7 +26,7 @@ from regard.tasks.speech import SILENCE, Recognized, Samples, TimedWord, Transcr
 from regard.view.caption_maps import words_of_caption
 from regard.view.draw import Drawing, figure_bytes, new_figure, readable, save_map, write_map
 from regard.view.maps import is_cross, require_index
-from regard.view.scale import LESS_TO_MORE, add_ratio_bar, describe, levels, palette
+from regard.view.scale import LESS_TO_MORE, add_ratio_bar, levels, palette, preference_note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,11 +43,8 @@ LABEL_GAP = 0.06  # between two frequencies that are named, as a fraction of the
 BLANK, OTHER = "(blank)", "(others)"
 TICKS = (125, 250, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000)  # Hz
 WIDTH, PER_SECOND, NARROWEST, WIDEST = 1.6, 1.5, 7.0, 20.0  # inches: labels and colour bar, a second, a drawing
-HIGH, ROW, SQUARE = (
-    1.9,
-    0.155,
-    0.45,
-)  # inches: spectrogram, a row with its label; height of self-attention, as a fraction of its width
+HIGH, ROW = 1.9, 0.155  # inches: spectrogram, a row with its label
+SQUARE = 0.45  # height of self-attention, as a fraction of its width
 LETTER, LINE = 0.085, 0.15  # inches of a letter of a word, and of a line of them
 TIMES = 32  # attention is drawn from 1/32 to 32 times uniform: among hundreds of frames it is sharper than over an image
 
@@ -286,7 +283,7 @@ def draw(speech: SpeechMap, kind: str) -> Drawing:
 
 def _preference(weights: Sequence[Sequence[float]]) -> str:
     """How much the rows prefer some frames: that of the row in the middle, if rows are sorted by it."""
-    return describe(sorted(weights, key=max)[len(weights) // 2])
+    return preference_note(sorted(weights, key=max)[len(weights) // 2])
 
 
 def _word_strip(speech: SpeechMap, inner: float) -> tuple[float, bool]:

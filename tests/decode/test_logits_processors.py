@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.config import DecodeConfig
-from regard.decode.logits_processors import Progress, logits_processor
+from regard.decode.logits_processors import SearchProgress, logits_processor
 
 EOS, VOCAB = 1, 12
 
@@ -46,7 +46,9 @@ def test_the_scores_are_those_of_hugging_face(seed, rows, length, options):
     for processor in theirs(options, 1, limit):
         wanted = processor(history, wanted)
     before, process = scores.clone(), logits_processor(DecodeConfig(**options), EOS)
-    found = scores if process is None else process(scores, Progress(history, length, torch.full((rows,), length == limit - 1)))
+    found = (
+        scores if process is None else process(scores, SearchProgress(history, length, torch.full((rows,), length == limit - 1)))
+    )
     nothing = wanted.isneginf().all(1)
     torch.testing.assert_close(found[~nothing], wanted[~nothing])
     torch.testing.assert_close(found[nothing], scores[nothing])  # where every token is ruled out, none is
@@ -61,7 +63,7 @@ def test_nothing_is_done_without_options():
 
 def test_each_row_is_forced_at_its_own_limit():
     process = logits_processor(DecodeConfig(forced_eos=EOS), EOS)
-    found = process(torch.zeros(2, 3), Progress(torch.zeros(2, 4, dtype=torch.long), 3, torch.tensor([True, False])))
+    found = process(torch.zeros(2, 3), SearchProgress(torch.zeros(2, 4, dtype=torch.long), 3, torch.tensor([True, False])))
     assert found.tolist() == [[-math.inf, 0.0, -math.inf], [0.0, 0.0, 0.0]]
 
 
@@ -69,4 +71,4 @@ def test_each_row_is_forced_at_its_own_limit():
 def test_a_token_outside_the_vocabulary_is_refused_by_its_name(options):
     process = logits_processor(DecodeConfig(**options), EOS)
     with pytest.raises(ValueError, match=f"decode.{next(iter(options))} has token .*; this model's tokens are 0 to 11"):
-        process(torch.zeros(1, VOCAB), Progress(torch.zeros(1, 1, dtype=torch.long), 0, torch.tensor([False])))
+        process(torch.zeros(1, VOCAB), SearchProgress(torch.zeros(1, 1, dtype=torch.long), 0, torch.tensor([False])))

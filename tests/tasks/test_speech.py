@@ -148,6 +148,21 @@ def test_wrong_arguments_are_refused(tones):
             tones.transcribe(**arguments)
 
 
+@pytest.mark.parametrize("key", ["min_length", "max_length", "no_repeat_ngram_size", "repetition_penalty", "suppress_tokens",
+                                 "bad_words", "forced_bos", "forced_eos"])  # fmt: skip
+def test_settings_that_ctc_alone_cannot_obey_are_refused_by_search_and_before_training(key):
+    tokenizer, data = train_tokenizer(["abcd"], "characters", 20), AudioData(train="x", mels=8, rate=8000)
+    value = {"repetition_penalty": 1.5, "suppress_tokens": [3], "bad_words": [[3]]}.get(key, 3)
+    config, decode = ConformerConfig(**{**SHAPE, "vocab": tokenizer.vocab}), DecodeConfig(**{key: value})
+    run, model = Run("t", "conformer", config, "speech", data=data, decode=decode), Conformer(config).eval()
+    with pytest.raises(ValueError, match=rf"decode\.{key} = .* has no effect on CTC alone \(ctc_weight 1\); leave it out"):
+        Transcriber(model, tokenizer, run).transcribe([say("a b")])
+    with pytest.raises(ValueError, match=rf"decode\.{key}"):
+        TASKS["speech"].check(run, model)
+    joint = ConformerConfig(**{**SHAPE, **JOINT, "vocab": tokenizer.vocab})
+    TASKS["speech"].check(run, Conformer(joint))
+
+
 @pytest.mark.parametrize("more", [JOINT, ATTENTION], ids=["joint", "attention"])
 def test_the_score_of_a_model_with_a_decoder_is_that_of_its_tokens_by_greedy_and_by_beam(more):
     torch.manual_seed(1)

@@ -101,9 +101,12 @@ def test_an_answer_with_a_vocabulary_of_its_own_is_traced_in_it(translator):
         token["id"] = vocab[token["content"]]
     target = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(inner)))
     assert (target.special.bos, target.special.eos) == (special.eos, special.bos)
-    two = dataclasses.replace(translator, target_tokenizer=target)
+    decode = dataclasses.replace(translator.run.decode, suppress_tokens=[special.bos, special.eos])
+    run = dataclasses.replace(translator.run, decode=decode)
+    two = dataclasses.replace(translator, run=run, target_tokenizer=target)
     [answer] = two.translate([TEXT], beam=1, tokens=5, split=False, protect=False)
     trace = trace_decoding(two, TEXT, beam=1, tokens=5)
+    assert len(answer.ids) == 5
     assert trace.text == answer.text
     assert trace.answer == target.display(answer.ids)
     assert trace.steps[0].beams[0].inputs == target.display([special.eos])

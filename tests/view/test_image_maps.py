@@ -24,7 +24,7 @@ from regard.tasks.image_classification import ImageClassifier
 from regard.tasks.image_generation import ImageGenerator
 from regard.view.image_maps import MAX_HEADS, ImageMap, Panel, map_image_attention, rollout, to_file
 from regard.view.panels import CONTRAST, GAP, HEADER, OPACITY, PALE, PANEL, TITLE
-from regard.view.scale import describe, ratio_colour
+from regard.view.scale import preference_note, ratio_colour
 
 LABELS = ("a $5 bag", "boot", "coat")
 VIT = {"image": 12, "patch": 4, "channels": 1, "dim": 12, "depth": 3, "heads": 3, "classes": 3}
@@ -284,7 +284,7 @@ def test_a_random_model_has_no_preference_and_its_panels_are_flat(tmp_path, fami
         nn.init.normal_(p, std=0.02)  # as BERT and ViT are initialised
     attention = map_image_attention(predictor, np.full((40, 40, 1), 100, np.uint8))
     for panel in attention.panels:
-        assert describe(panel.weights) == "no preference"
+        assert preference_note(panel.weights) == "no preference"
     grey = dataclasses.replace(attention, panels=attention.panels[-1:], picture=None, windows=None)
     assert panel_pixels(grey, tmp_path / "map.png").std((0, 1)).max() < 4
     to_file(grey, tmp_path / "map.svg")
@@ -298,7 +298,7 @@ def test_a_model_as_it_is_built_has_no_preference(family, sizes):
     run = Run("tiny", family, config, task="image_classification", data=ImageData())
     predictor = ImageClassifier(FAMILIES[family].build(config).eval(), run, LABELS)
     for panel in map_image_attention(predictor, random_image(16)).panels:
-        assert describe(panel.weights) == "no preference"
+        assert preference_note(panel.weights) == "no preference"
 
 
 def test_a_peaked_model_has_a_preference():
@@ -306,7 +306,7 @@ def test_a_peaked_model_has_a_preference():
     for p in predictor.model.parameters():
         nn.init.normal_(p, std=1.0)
     attention = map_image_attention(predictor, random_image(12))
-    assert all(describe(panel.weights).startswith("up to") for panel in attention.panels if panel.title.startswith("head"))
+    assert all(preference_note(panel.weights).startswith("up to") for panel in attention.panels if panel.title.startswith("head"))
 
 
 def test_attention_on_the_class_token_is_named(tmp_path):

