@@ -33,6 +33,8 @@ GENERATION_KEYS = KeyTable.of(
 )  # fmt: skip
 # Of every config.json: what generation_config.json replaces if there is one, and only then read by `read_generation`.
 CONFIG_KEYS = KeyTable.of("", " ".join(sorted(GENERATION_KEYS.keys))) | CONFIG
+NO_LIMIT = "_regard_no_limit"  # in a file of ours: the max_length that stands for a run without one; transformers ignores it
+DEFAULT_LENGTH = 20  # tokens, of transformers
 SAMPLING = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}  # options of sampling and transformers' defaults
 
 
@@ -43,56 +45,84 @@ class Generation(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def read_generation(file: str, hf: HFConfig, text: TextFormat, pad_is_blocked: bool) -> Generation:
-    """The settings of a file; `pad_is_blocked` if the model itself never writes padding."""
+def read_generation(file: str, hf: HFConfig, text: TextFormat, vocab: int) -> Generation:
+    """The settings of a file, for a model that writes `vocab` tokens."""
     hf = {key: value for key, value in hf.items() if value is not None}
     check_keys(file, hf, GENERATION_KEYS)
-    notes = []
-    if hf.get("do_sample") is True and text.seq2seq:
-        raise ValueError(f"{file} has do_sample = True; regard searches for the best answer: set it to false")
-    if not text.seq2seq and hf.get("do_sample") is False:
-        notes.append(f"{file} has do_sample = False, greedy search; `regard generate` samples: give it --temperature 0")
-    if not text.seq2seq and _count(file, hf, "max_length") and not hf.get("max_new_tokens"):
-        notes.append(f"{file} has max_length = {hf['max_length']}, which counts the prompt; regard counts only what follows it: "
-                     f"give `regard generate` --tokens")  # fmt: skip
-    if hf.get("do_sample") is True:
-        options = ", ".join(f"{key} = {hf.get(key, default)!r}" for key, default in SAMPLING.items())
-        notes.append(f"{file} samples with {options}; give these to `regard generate`, whose defaults differ")
-    beams = hf.get("num_beams", 1)
-    if isinstance(beams, int) and beams > 1 and hf.get("early_stopping", False) is not True:
-        notes.append(f"{file} has early_stopping = {hf.get('early_stopping', False)!r}; regard's beam search stops as true does, "
-                     f"so that a few answers may differ")  # fmt: skip
-    words = _token_lists(file, hf, "bad_words_ids")
-    ends = _token_list(file, hf, "eos_token_id")
-    pads = _token_list(file, hf, "pad_token_id") if pad_is_blocked else []
-    single = [word[0] for word in words if len(word) == 1 and word[0] not in (*ends, *pads)]
+    ends = _token_list(file, hf, "eos_token_id", vocab)
     values = {
-        "beam_size": beams,
-        "length_penalty": _number(file, hf, "length_penalty", 1.0),
         "no_repeat_ngram_size": hf.get("no_repeat_ngram_size", 0),
         "repetition_penalty": _number(file, hf, "repetition_penalty", 1.0),
-        "suppress_tokens": sorted({*_token_list(file, hf, "suppress_tokens"), *single}),
-        "bad_words": [word for word in words if len(word) > 1],
-        "forced_bos": _token(file, hf, "forced_bos_token_id"),
-        "forced_eos": _token(file, hf, "forced_eos_token_id"),
+        "suppress_tokens": sorted({*_token_list(file, hf, "suppress_tokens", vocab)}),
+        "bad_words": [word for word in _token_lists(file, hf, "bad_words_ids", vocab) if word not in [[end] for end in ends]],
+        "forced_bos": _token(file, hf, "forced_bos_token_id", vocab),
+        "forced_eos": _token(file, hf, "forced_eos_token_id", vocab),
         **_lengths(file, hf, text),
     }
+    beams = hf.get("num_beams", 1)
+    if not isinstance(beams, int) or isinstance(beams, bool) or beams < 1:
+        raise ValueError(f"{file} has num_beams = {beams!r}; wanted 1 or more")
+    if text.seq2seq:
+        notes = _notes_of_search(file, hf, beams)
+        values |= {"beam_size": beams, "length_penalty": _number(file, hf, "length_penalty", 1.0)}
+    else:
+        notes = _notes_of_sampling(file, hf, beams)
+        values |= {"beam_size": 1}
+    if "max_length" not in hf and "max_new_tokens" not in hf:
+        notes.append(f"{file} has no max_length: transformers stops after {DEFAULT_LENGTH} tokens, regard at a limit of its own; "
+                     f"decode.max_length sets one")  # fmt: skip
     return Generation(build(file, DecodeConfig, values), tuple(notes))
 
 
+def _notes_of_search(file: str, hf: Mapping[str, object], beams: int) -> list[str]:
+    """How the search of an encoder-decoder differs."""
+    if hf.get("do_sample") is True:
+        raise ValueError(f"{file} has do_sample = True; regard searches for the best answer: set it to false")
+    if beams > 1 and hf.get("early_stopping", False) is not True:
+        return [f"{file} has early_stopping = {hf.get('early_stopping', False)!r}; regard's beam search stops as true does, "
+                f"so that a few answers may differ"]  # fmt: skip
+    return []
+
+
+def _notes_of_sampling(file: str, hf: Mapping[str, object], beams: int) -> list[str]:
+    """How sampling from a language model differs."""
+    if "forced_bos_token_id" in hf:
+        raise ValueError(f"{file} has forced_bos_token_id = {hf['forced_bos_token_id']!r}, which transformers applies only to "
+                         f"prompts of one token; regard's language model does not: set it to null")  # fmt: skip
+    notes = []
+    if hf.get("do_sample") is True:
+        options = ", ".join(f"{key} = {hf.get(key, default)!r}" for key, default in SAMPLING.items())
+        notes.append(f"{file} samples with {options}; give these to `regard generate`, whose defaults differ")
+    else:
+        shown = f"do_sample = {hf['do_sample']!r}" if "do_sample" in hf else "no do_sample"
+        notes.append(f"{file} has {shown}: transformers takes the most likely token, `regard generate` samples; --temperature 0 "
+                     f"takes the most likely")  # fmt: skip
+    if beams > 1:
+        named = ", ".join(f"{key} = {hf[key]!r}" for key in ("num_beams", "length_penalty", "early_stopping") if key in hf)
+        notes.append(f"{file} has {named}; `regard generate` has no beam search, so that these have no effect")
+    if "max_length" in hf and "max_new_tokens" not in hf:
+        notes.append(f"{file} has max_length = {hf['max_length']!r}, which counts the prompt; regard counts what follows it: "
+                     f"give `regard generate` --tokens")  # fmt: skip
+    return notes
+
+
 def describe_generation(decode: DecodeConfig, max_length: int, start: bool) -> dict[str, object]:
-    """The generation_config.json of a run; `start` if an answer begins with a start token, which its lengths count."""
+    """The generation_config.json of a run; `start` if an answer begins with a start token, which its lengths count.
+
+    A run without a limit gets `max_length`, which `read_generation` recognizes.
+    """
     hf: dict[str, object] = {}
-    if start:  # a language model without one samples
+    if start:
         hf = {"num_beams": decode.beam_size, "length_penalty": decode.length_penalty, "early_stopping": decode.beam_size > 1,
               "max_length": decode.max_length + 1 if decode.max_length else max_length}  # fmt: skip
+        hf |= {} if decode.max_length else {NO_LIMIT: max_length}
+    elif decode.max_length:  # without it, whoever uses a language model says how long
+        hf = {"max_new_tokens": decode.max_length}
     off = DecodeConfig()
     names = {"no_repeat_ngram_size": "no_repeat_ngram_size", "repetition_penalty": "repetition_penalty",
              "suppress_tokens": "suppress_tokens", "bad_words": "bad_words_ids", "forced_bos": "forced_bos_token_id",
              "forced_eos": "forced_eos_token_id"}  # fmt: skip
     hf |= {key: value for ours, key in names.items() if (value := getattr(decode, ours)) != getattr(off, ours)}
-    if decode.max_length and not start:
-        hf["max_new_tokens"] = decode.max_length
     length = {"min_length": decode.min_length + 1} if start else {"min_new_tokens": decode.min_length}
     return hf | (length if decode.min_length else {})
 
@@ -100,14 +130,19 @@ def describe_generation(decode: DecodeConfig, max_length: int, start: bool) -> d
 def _lengths(file: str, hf: Mapping[str, object], text: TextFormat) -> dict[str, int]:
     """The fewest and the most tokens of an answer, without its start token."""
     least, most = _count(file, hf, "min_length"), _count(file, hf, "max_length")
-    if not text.seq2seq:  # theirs count the prompt
+    if text.seq2seq:
+        if "max_length" in hf and "max_new_tokens" not in hf and most < 2:
+            raise ValueError(f"{file} has max_length = {most}, which leaves no token after the start token; wanted 2 or more")
+        most = 0 if hf.get(NO_LIMIT) == most else most
+        least, most = max(0, least - 1), max(0, most - 1)
+    else:
         if least > 0:
-            raise ValueError(f"{file} has min_length = {least}, which counts the prompt; regard counts only what follows it: "
+            raise ValueError(f"{file} has min_length = {least}, which counts the prompt; regard counts what follows it: "
                              f"use min_new_tokens instead")  # fmt: skip
-        least = most = 0
-    least, most = max(0, least - 1), max(0, most - 1)
-    least, most = _count(file, hf, "min_new_tokens") or least, _count(file, hf, "max_new_tokens") or most
-    return {"min_length": least, "max_length": most}
+        most = 0  # it counts the prompt too: a note says so
+    if "max_new_tokens" in hf and not (most := _count(file, hf, "max_new_tokens")):
+        raise ValueError(f"{file} has max_new_tokens = 0; wanted 1 or more")
+    return {"min_length": _count(file, hf, "min_new_tokens") if "min_new_tokens" in hf else least, "max_length": most}
 
 
 def _count(file: str, hf: Mapping[str, object], key: str) -> int:
@@ -124,25 +159,27 @@ def _number(file: str, hf: Mapping[str, object], key: str, default: float) -> fl
     return float(value)
 
 
-def _token(file: str, hf: Mapping[str, object], key: str) -> int:
+def _token(file: str, hf: Mapping[str, object], key: str, vocab: int) -> int:
     """One token id; -1 if there is none."""
-    ids = _token_list(file, hf, key)
+    ids = _token_list(file, hf, key, vocab)
     if len(ids) > 1:
         raise ValueError(f"{file} has {key} = {hf[key]!r}; regard's search has one such token: use another checkpoint")
     return ids[0] if ids else -1
 
 
-def _token_list(file: str, hf: Mapping[str, object], key: str) -> list[int]:
+def _token_list(file: str, hf: Mapping[str, object], key: str, vocab: int) -> list[int]:
     value = hf.get(key, [])
     listed: list[object] = value if isinstance(value, list) else [value]
     ids = [token for token in listed if isinstance(token, int) and not isinstance(token, bool) and token >= 0]
     if len(ids) < len(listed):
         raise ValueError(f"{file} has {key} = {value!r}; wanted token ids")
+    if (largest := max(ids, default=0)) >= vocab:
+        raise ValueError(f"{file} has token {largest} in {key}; its model's tokens are 0 to {vocab - 1}: correct {file}")
     return ids
 
 
-def _token_lists(file: str, hf: Mapping[str, object], key: str) -> list[list[int]]:
+def _token_lists(file: str, hf: Mapping[str, object], key: str, vocab: int) -> list[list[int]]:
     value = hf.get(key, [])
     if not isinstance(value, list) or not all(isinstance(word, list) and word for word in value):
         raise ValueError(f"{file} has {key} = {value!r}; wanted lists of token ids")
-    return [_token_list(file, {key: word}, key) for word in value]
+    return [_token_list(file, {key: word}, key, vocab) for word in value]

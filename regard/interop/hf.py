@@ -26,7 +26,6 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.interop import weights
 from regard.interop.generation import GENERATION, Generation, describe_generation, read_generation
 from regard.interop.image_processor import PROCESSOR, ImagePreprocessing, describe_processor, read_processor
-from regard.interop.marian import blocks_pad
 from regard.interop.sentence_transformers import FILES, SentenceTransformer, read_sentence_transformer
 from regard.interop.tables import SEQ2SEQ, TextFormat
 from regard.interop.tokenizer import add_special_tokens, describe_tokenizer, read_tokenizers_for
@@ -76,8 +75,8 @@ def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -
             if sentences.max_len:
                 max_len = max(2, min(sentences.max_len, max_len) - 2)  # without start and end
             if text.generates:
-                source = imported.checkpoint
-                generation = read_generation(source.generation_file, source.generation, text, blocks_pad(imported.model))
+                source, vocab = imported.checkpoint, getattr(imported.config, "target_vocab", 0) or imported.config.vocab
+                generation = read_generation(source.generation_file, source.generation, text, vocab)
             data |= {"tokenizer": text.tokenizer, "vocab": tokenizer.vocab, "max_len": max_len}
         if default := imported.table.image_processor:
             how = read_processor(folder, default, imported.config.channels)

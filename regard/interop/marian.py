@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.interop.keys import THEIRS, KeyTable
 from regard.interop.tables import FIRST_ROW, SEQ2SEQ, HFCheckpoint, HFFamily, TensorMap, Transform, map_layer
 from regard.layers.positions import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig
 
-__all__ = ["MARIAN", "PEGASUS", "blocks_pad"]
+__all__ = ["MARIAN", "PEGASUS"]
 
 SIZES = {"vocab": "vocab_size", "dim": "d_model", "depth": "encoder_layers", "heads": "encoder_attention_heads",
          "max_len": "max_position_embeddings", "pad": "pad_token_id"}  # our key → theirs  # fmt: skip
@@ -52,7 +52,7 @@ def _find_aliases(hf: HFCheckpoint) -> Mapping[str, str]:
 
 
 def _normalize(hf: HFCheckpoint) -> dict[str, Tensor]:
-    """Equivalent forms of a checkpoint → one: separate tables if one is not shared, padding blocked in the output bias.
+    """Equivalent forms of a checkpoint → one: separate tables if one is not shared, an output bias without -inf.
 
     Refuses positions other than the sinusoids.
     """
@@ -62,21 +62,9 @@ def _normalize(hf: HFCheckpoint) -> dict[str, Tensor]:
     if not _is_shared(hf) and SHARED in weights:
         shared = weights.pop(SHARED)
         weights = {SOURCE: shared, TARGET: shared, **weights}
-    pad, blocked = hf.get("pad_token_id"), hf.generation.get("bad_words_ids")
-    bias = weights.get("final_logits_bias")
-    if bias is None or not isinstance(pad, int) or pad not in range(*bias.shape[-1:]):
-        return weights
-    if not (isinstance(blocked, list) and [pad] in blocked) and not bias[..., pad].isneginf().all():
-        return weights
-    return {**weights, "final_logits_bias": bias.float().index_fill(-1, torch.tensor(pad), BLOCKED_LOGIT)}
-
-
-def blocks_pad(model: nn.Module) -> bool:
-    """Whether the output bias of a model keeps it from writing padding."""
-    if not isinstance(model, Transformer) or model.output.bias is None:
-        return False
-    pad, bias = model.config.pad, model.output.bias.detach()
-    return pad < len(bias) and float(bias[pad]) <= BLOCKED_LOGIT
+    if (bias := weights.get("final_logits_bias")) is not None:  # old checkpoints have -inf for padding
+        weights["final_logits_bias"] = bias.float().masked_fill(bias.isneginf(), BLOCKED_LOGIT)
+    return weights
 
 
 def _require_sinusoid(name: str, table: Tensor) -> None:

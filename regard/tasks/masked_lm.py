@@ -76,7 +76,7 @@ class MaskedLM:
 
     @torch.inference_mode()
     def fill(self, text: str, top: int = 5) -> FilledText:
-        """Predict each word masked by [MASK] from all the others."""
+        """Predict each word masked by [MASK] from all the others; a probability is that among all tokens, special ones too."""
         if not isinstance(text, str):
             raise ValueError("one text is wanted, not a list; call fill for each")
         special = self.tokenizer.special
@@ -94,13 +94,15 @@ class MaskedLM:
             raise ValueError(f"this model's tokenizer has {name} among its words, not as a special token; flag it as special in "
                              f"tokenizer.json")  # fmt: skip
         logits = self.model.lm_head(self.model.encode(tokens)[0, masked])  # type: ignore[operator]  # (N, V)
-        logits[:, list(self.tokenizer.special_ids)] = -torch.inf  # words, not special tokens
-        probabilities, best = logits.softmax(-1).topk(min(top, logits.shape[-1]))
+        probabilities = logits.softmax(-1)  # of the whole vocabulary; special tokens are left out of the list
+        listed = probabilities.index_fill(-1, torch.tensor(self.tokenizer.special_ids, device=logits.device), -1.0)
+        most = logits.shape[-1] - len(self.tokenizer.special_ids)
+        best_probabilities, best = listed.topk(min(top, most))
         for position, word in zip(masked.tolist(), best[:, 0].tolist(), strict=True):
             ids[position - 1] = word
         predictions = [
             [Prediction(self.tokenizer.decode([word]).strip(), p) for word, p in zip(words, ps, strict=True)]
-            for words, ps in zip(best.tolist(), probabilities.tolist(), strict=True)
+            for words, ps in zip(best.tolist(), best_probabilities.tolist(), strict=True)
         ]
         return FilledText(self.tokenizer.decode(ids), predictions)
 

@@ -197,12 +197,13 @@ def test_generation_settings_become_decode_settings(tmp_path):
     decode = read_run(tmp_path / "run" / "run.toml").decode
     assert (decode.beam_size, decode.length_penalty, decode.no_repeat_ngram_size, decode.repetition_penalty) == (3, 0.5, 2, 1.5)
     assert (decode.min_length, decode.max_length) == (3, 20)  # without the start token
-    assert (decode.suppress_tokens, decode.bad_words) == ([7], [[5, 6]])  # padding is blocked in the output bias
+    assert (decode.suppress_tokens, decode.bad_words) == ([7], [[0], [5, 6]])  # without the end
     assert (decode.forced_bos, decode.forced_eos) == (4, 2)
     export_run(tmp_path / "run", tmp_path / "again")
     import_run(tmp_path / "again", tmp_path / "run2")
     assert read_run(tmp_path / "run2" / "run.toml").decode == decode
     (folder / "generation_config.json").unlink()
+    update_json(folder / "config.json", max_length=21)
     [note] = import_run(folder, tmp_path / "run3")
     assert read_run(tmp_path / "run3" / "run.toml").decode.beam_size == 9
     assert "early_stopping = False" in note
@@ -218,6 +219,15 @@ def test_generation_settings_become_decode_settings(tmp_path):
         ({"sequence_bias": [[[3], 2.0]]}, r"sequence_bias = .*; regard does not support it"),
         ({"suppress_tokens": "all"}, r"suppress_tokens = 'all'; wanted token ids"),
         ({"forced_bos_token_id": [1, 2]}, r"forced_bos_token_id = \[1, 2\]; regard's search has one such token"),
+        (
+            {"bad_words_ids": [[5], [5, 9999]]},
+            r"generation_config\.json has token 9999 in bad_words_ids; its model's tokens are 0 to 15",
+        ),
+        ({"suppress_tokens": [16]}, r"token 16 in suppress_tokens; its model's tokens are 0 to 15: correct generation_config"),
+        ({"forced_eos_token_id": 16}, r"token 16 in forced_eos_token_id; "),
+        ({"max_length": 1}, r"max_length = 1, which leaves no token after the start token; wanted 2 or more"),
+        ({"max_new_tokens": 0}, r"max_new_tokens = 0; wanted 1 or more"),
+        ({"num_beams": 0}, r"num_beams = 0; wanted 1 or more"),
         ({"brand_new": 1}, r"generation_config\.json has brand_new = 1, which regard does not know"),
     ],
     ids=str,

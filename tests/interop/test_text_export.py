@@ -94,6 +94,7 @@ def test_a_pipeline_ranks_masked_tokens_alike(tmp_path):
     ranked = [output["token_str"] for output in outputs]
     assert len(ranked) > 5
     assert ranked == sorted(words, key=lambda word: -ours[word])
+    assert [output["score"] for output in outputs] == pytest.approx([ours[word] for word in ranked], rel=1e-4)
 
 
 def test_a_pipeline_predicts_the_same_class(tmp_path):

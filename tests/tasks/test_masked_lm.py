@@ -19,10 +19,13 @@ def test_a_masked_word_is_the_most_likely_of_a_forward_pass(masked_lm):
     [the], [sat], [on] = masked_lm.tokenizer.encode(["the", "sat", "on"])
     ids = [the, special.mask, sat, on, the, special.mask]
     logits = masked_lm.model(torch.tensor([[special.bos, *ids, special.eos]]))[0, [2, 6]]
+    probabilities = logits.detach().softmax(-1)
     logits[:, list(masked_lm.tokenizer.special_ids)] = -torch.inf
     best = logits.argmax(-1).tolist()
     assert [word[0].text for word in found.predictions] == [masked_lm.tokenizer.decode([token]) for token in best]
     assert all(len(word) == 4 and word == sorted(word, key=lambda p: -p.probability) for word in found.predictions)
+    wanted = [float(row[token]) for row, token in zip(probabilities, best, strict=True)]
+    assert [word[0].probability for word in found.predictions] == pytest.approx(wanted, rel=1e-4)  # not of words alone
     ids[1], ids[5] = best
     assert found.text == masked_lm.tokenizer.decode(ids)
 
