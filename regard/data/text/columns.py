@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DEFAULT", "Columns", "choose_columns", "column_names", "is_header", "language_of"]
+__all__ = ["DEFAULT", "Columns", "choose_columns", "choose_languages", "column_names", "is_header", "language_of", "parse_pair",
+           "require_agreement"]  # fmt: skip
 
 DEFAULT = "source,target"
 
@@ -54,8 +55,51 @@ def column_names(columns: str) -> list[str]:
     return names
 
 
-def choose_columns(first: Sequence[str], columns: str, file: Path, lenient: bool = False) -> Columns:
-    """Find the columns in the first row; with `lenient`, names that it lacks mean the first columns."""
+def parse_pair(pair: str) -> tuple[str, str]:
+    """The two languages of `data.pair`, source first."""
+    parts = [part.strip().lower().replace("_", "-") for part in pair.split("-")]
+    if len(parts) != 2 or not all(parts):
+        raise ValueError(f"data.pair is {pair!r}; wanted two languages, such as en-de; with regions, data.columns=en,pt-br")
+    return language_of(parts[0]) or parts[0], language_of(parts[1]) or parts[1]
+
+
+def choose_languages(names: Sequence[str], pair: str, file: Path, lenient: bool = False) -> tuple[int, int] | None:
+    """The indexes of the columns or keys in the languages of `pair`; None, if there are none and `lenient` allows it."""
+    languages = [_language_of_key(name) for name in names]
+    source, target = parse_pair(pair)
+    if source in languages and target in languages:
+        return languages.index(source), languages.index(target)
+    if lenient:
+        return None
+    shown = ", ".join(repr(name[:30]) for name in names[:8])
+    raise ValueError(f"data.pair={pair} is for files that name their languages; {file} has {shown}: leave data.pair out, or say "
+                     "which columns are source and target, such as data.columns=1,2")  # fmt: skip
+
+
+def require_agreement(names: Sequence[str], columns: str, pair: str, file: Path) -> None:
+    """Refuse columns chosen by `data.columns` whose names are languages, but not those of `data.pair`."""
+    languages = tuple(map(_language_of_key, names[:2]))
+    if pair and languages and all(map(language_of, languages)) and languages != parse_pair(pair):
+        raise ValueError(f"data.pair={pair} and data.columns={columns} choose different languages of {file}; give one of them")
+
+
+def _language_of_key(name: str) -> str:
+    """The language of a column, or of the last part of a nested key."""
+    return language_of(name) or language_of(name.rpartition(".")[2]) or name.strip().casefold()
+
+
+def choose_columns(first: Sequence[str], columns: str, file: Path, lenient: bool = False, pair: str = "") -> Columns:
+    """Find the columns in the first row; with `lenient`, names that it lacks mean the first columns.
+
+    `pair` chooses the columns of its languages, unless `columns` names others.
+    """
+    if pair and columns == DEFAULT:
+        if indexes := choose_languages(first, pair, file, lenient):
+            return Columns(indexes, tuple(first[index].strip() for index in indexes))
+    elif pair and not lenient:
+        found = choose_columns(first, columns, file)
+        require_agreement(found.header, columns, pair, file)
+        return found
     names, cells = column_names(columns), [cell.strip() for cell in first]
     lower = [cell.casefold() for cell in cells]
     if all(name.isdecimal() for name in names):

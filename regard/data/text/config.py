@@ -17,11 +17,9 @@ class TextData:
     INHERITED: ClassVar = ("tokenizer", "vocab")  # keys that a fine-tuned run takes from the run it starts from
 
     source: str = ""  # named data sets or a toy (multi30k, sst2, reverse), separated by commas; empty: own files
-    pair: str = ""  # languages of a named data set or of a TMX file, source first: en-de; empty: the first pair
+    pair: str = ""  # languages, source first: en-de; of a named data set, or of own files that name theirs; empty: the first
     text: Literal["raw", "tok"] = "raw"  # tok: multi30k lower-cased and tokenised, as published scores use it
-    train: str = (
-        ""  # own files (TSV, CSV, JSONL, TMX, .xlsx, .parquet, text), folders or patterns; or aligned: "train.en,train.de"
-    )
+    train: str = ""  # own files (TSV, CSV, JSONL, TMX, .xlsx, .parquet, text), folders, patterns; or aligned: "a.en,a.de"
     valid: str = ""  # the same, for validation; empty: some of own training data is held out
     columns: str = "source,target"  # names in the header row, numbers from 1, or keys of JSON (translation.en)
     strict: bool = False  # refuse a file for one bad line, instead of leaving the line out

@@ -27,21 +27,21 @@ WANTED = "wanted source, a tab, target; or text, a tab, class"
 
 
 def read_delimited(file: Path, columns: str, notes: ReadNotes, *, every: bool = False, lenient: bool = False,
-                   quoted: bool = False) -> Iterator[Row | BadRow]:  # fmt: skip
+                   quoted: bool = False, pair: str = "") -> Iterator[Row | BadRow]:  # fmt: skip
     """Stream the chosen columns of a TSV or (`quoted`) CSV file; with `every`, the columns that were not chosen follow."""
     if quoted:
         delimiter = sniff_delimiter(file)
-        return choose_cells(read_csv_records(file, delimiter), file, columns, notes, every, lenient, delimiter)
-    if not every and columns == DEFAULT:
+        return choose_cells(read_csv_records(file, delimiter), file, columns, notes, every, lenient, delimiter, pair)
+    if not every and not pair and columns == DEFAULT:
         first = next((line for line in read_lines_checked(file) if isinstance(line, str) and "\t" in line), "")
         found = choose_columns(first.split("\t"), columns, file)
         if found == ((0, 1), ()):
             return _read_tsv_pairs(file)
-    return choose_cells(_read_tsv_records(file), file, columns, notes, every, lenient)
+    return choose_cells(_read_tsv_records(file), file, columns, notes, every, lenient, pair=pair)
 
 
 def choose_cells(records: Iterator[Record | BadRow], file: Path, columns: str, notes: ReadNotes, every: bool, lenient: bool,
-                 delimiter: str = "") -> Iterator[Row | BadRow]:  # fmt: skip
+                 delimiter: str = "", pair: str = "") -> Iterator[Row | BadRow]:  # fmt: skip
     """The cells of the chosen columns of each record; the first record decides which these are."""
     first, before = None, list[BadRow]()
     for record in records:
@@ -52,7 +52,7 @@ def choose_cells(records: Iterator[Record | BadRow], file: Path, columns: str, n
     yield from before
     if first is None:
         return
-    found = choose_columns(first[1], columns, file, lenient)
+    found = choose_columns(first[1], columns, file, lenient, pair)
     chosen, size, wanted = found.indexes, max(found.indexes) + 1, f"data.columns={columns} wants them"
     if found.header:
         rest = f" of {len(first[1])} columns" if len(first[1]) > len(chosen) else ""

@@ -12,7 +12,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 
 from regard.data.files import BadLine, read_lines_checked
-from regard.data.text.columns import DEFAULT
+from regard.data.text.columns import DEFAULT, language_of, parse_pair
 from regard.data.text.delimited import read_delimited
 from regard.data.text.json_rows import read_json, read_jsonl
 from regard.data.text.rows import BadRow, ReadNotes, Row, bad_row, keep_rows
@@ -91,6 +91,9 @@ def read_rows(files: list[Path], columns: str, pair: str, notes: ReadNotes, *, e
         if columns != DEFAULT and not lenient:
             raise ValueError(f"data.columns={columns} is for files with columns; {files[0]} and {files[1]} have no tabs and are "
                              "read line by line, source first")  # fmt: skip
+        if pair and not lenient and parse_pair(pair) != tuple(language_of(_ending(file)[1:]) for file in files):
+            raise ValueError(f"data.pair={pair} is for files that name their languages; {files[0]} and {files[1]} are read line "
+                             "by line, source first: put them in that order and leave data.pair out")  # fmt: skip
         yield from keep_rows(_aligned(*files), files[0], notes)
         return
     if len(files) > 2 and not any(_ending(file) in PAIRED for file in files) and not any(map(_has_tabs, files)):
@@ -109,17 +112,17 @@ def _unbroken(row: Row) -> Row:
 def _read(file: Path, columns: str, pair: str, notes: ReadNotes, every: bool, lenient: bool) -> Iterator[Row | BadRow]:
     match _ending(file):
         case ".jsonl" | ".ndjson":
-            return read_jsonl(file, columns)
+            return read_jsonl(file, columns, pair, lenient)
         case ".json":
-            return read_json(file, columns)
+            return read_json(file, columns, pair, lenient)
         case ".tmx":
             return read_tmx(file, columns, pair, notes)
         case ".xlsx":
-            return read_xlsx(file, columns, notes, every=every, lenient=lenient)
+            return read_xlsx(file, columns, notes, every=every, lenient=lenient, pair=pair)
         case ".parquet":
-            return read_parquet(file, columns, notes)
+            return read_parquet(file, columns, notes, lenient=lenient, pair=pair)
         case ending:
-            return read_delimited(file, columns, notes, every=every, lenient=lenient, quoted=ending == ".csv")
+            return read_delimited(file, columns, notes, every=every, lenient=lenient, quoted=ending == ".csv", pair=pair)
 
 
 def _aligned(source: Path, target: Path) -> Iterator[Row | BadRow]:

@@ -3,20 +3,22 @@
 import codecs
 import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from regard.data.files import MAX_LINE, BadLine, gzip_errors, open_bytes, read_lines_checked
-from regard.data.text.columns import column_names
+from regard.data.text.columns import DEFAULT, choose_languages, column_names, require_agreement
 from regard.data.text.rows import BadRow, Row, bad_row
 
 __all__ = ["lookup", "read_json", "read_jsonl"]
 
 CHUNK = 1 << 16  # bytes read at once
+MAX_KEYS = 1000  # of nested objects, among which languages are looked for
 
 
-def read_jsonl(file: Path, columns: str) -> Iterator[Row | BadRow]:
+def read_jsonl(file: Path, columns: str, pair: str = "", lenient: bool = False) -> Iterator[Row | BadRow]:
     """Stream the rows of a JSONL file."""
-    keys = column_names(columns)
+    keys = _Keys(file, columns, pair, lenient)
     for number, line in enumerate(read_lines_checked(file), 1):
         if isinstance(line, BadLine):
             yield bad_row(line)
@@ -28,12 +30,12 @@ def read_jsonl(file: Path, columns: str) -> Iterator[Row | BadRow]:
             except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
                 yield BadRow(number, "is nested too deeply or has a number too long", "give an object with two texts")
             else:
-                yield _row(value, keys, number)
+                yield _row(value, keys.of(value), number)
 
 
-def read_json(file: Path, columns: str) -> Iterator[Row | BadRow]:
+def read_json(file: Path, columns: str, pair: str = "", lenient: bool = False) -> Iterator[Row | BadRow]:
     """Stream the objects of a JSON array, without reading it at once; numbers of bad ones count objects."""
-    keys, decoder = column_names(columns), json.JSONDecoder()
+    keys, decoder = _Keys(file, columns, pair, lenient), json.JSONDecoder()
     text, number, ended = "", 0, False
     with gzip_errors(file), open_bytes(file) as stream:
         decode = codecs.getincrementaldecoder("utf-8-sig")().decode
@@ -64,13 +66,34 @@ def read_json(file: Path, columns: str) -> Iterator[Row | BadRow]:
                     break
                 if end == len(text) and chunk:
                     break  # a number may go on in the next chunk
-                yield _row(value, keys, number)
+                yield _row(value, keys.of(value), number)
                 text, number = text[end:], number + 1
             if ended:
                 return
             if not chunk or len(text) > MAX_LINE:
                 why = "is not JSON" if not chunk else f"has over {MAX_LINE:,} characters or is not JSON"
                 raise ValueError(f"{file}: object {number} {why}; give an array of objects, or one object on each line (.jsonl)")
+
+
+class _Keys:
+    """The keys of source and target: those of `columns`, or of the languages of `pair` in the first object."""
+
+    def __init__(self, file: Path, columns: str, pair: str, lenient: bool):
+        self._file, self._pair, self._lenient, self._keys = file, pair, lenient, column_names(columns)
+        if pair and columns != DEFAULT:
+            self._pair = ""
+            if not lenient:
+                require_agreement(self._keys, columns, pair, file)
+
+    def of(self, value: object) -> list[str]:
+        """The keys for an object, and for all that follow."""
+        if self._pair and isinstance(value, dict):
+            nested = (f"{key}.{inner}" for key, inside in value.items() if isinstance(inside, dict) for inner in inside)
+            names = [*map(str, value), *islice(nested, MAX_KEYS)]
+            if indexes := choose_languages(names, self._pair, self._file, self._lenient):
+                self._keys = [names[index] for index in indexes]
+            self._pair = ""
+        return self._keys
 
 
 def lookup(value: object, key: str) -> object:

@@ -11,7 +11,7 @@ from typing import Any
 
 from regard.data.files import MAX_LINE, open_bytes
 from regard.data.terminal import printable
-from regard.data.text.columns import DEFAULT, column_names, is_header
+from regard.data.text.columns import DEFAULT, choose_languages, column_names, is_header, require_agreement
 from regard.data.text.delimited import Record, choose_cells
 from regard.data.text.json_rows import lookup
 from regard.data.text.rows import BadRow, ReadNotes, Row
@@ -27,10 +27,10 @@ BATCH = 512  # rows read at once
 
 
 def read_xlsx(
-    file: Path, columns: str, notes: ReadNotes, *, every: bool = False, lenient: bool = False
+    file: Path, columns: str, notes: ReadNotes, *, every: bool = False, lenient: bool = False, pair: str = ""
 ) -> Iterator[Row | BadRow]:
     """Stream the chosen columns of the first sheet of an Excel file."""
-    return choose_cells(_sheet(file), file, columns, notes, every, lenient, ",")
+    return choose_cells(_sheet(file), file, columns, notes, every, lenient, ",", pair)
 
 
 def _sheet(file: Path) -> Iterator[Record]:
@@ -93,13 +93,13 @@ def _require_small(file: Path) -> None:
         raise ValueError(f"{file} is not an Excel file ({_short(error)}); save it again as .xlsx, or as CSV") from None
 
 
-def read_parquet(file: Path, columns: str, notes: ReadNotes) -> Iterator[Row | BadRow]:
+def read_parquet(file: Path, columns: str, notes: ReadNotes, *, lenient: bool = False, pair: str = "") -> Iterator[Row | BadRow]:
     """Stream the chosen columns of a Parquet file; keys may be nested, as translation.en."""
     arrow, parquet = _require("pyarrow", file), _require("pyarrow.parquet", file)
     with open_bytes(file) as stream:
         try:
             table = parquet.ParquetFile(stream)
-            keys = _keys(table.schema_arrow, columns, file)
+            keys = _keys(table.schema_arrow, columns, file, pair, lenient)
             for group in range(table.metadata.num_row_groups):
                 for column in range(table.metadata.num_columns):
                     size = table.metadata.row_group(group).column(column).total_uncompressed_size
@@ -127,9 +127,17 @@ def _parquet_row(row: dict[str, object], keys: list[str], number: int) -> Row | 
     return texts
 
 
-def _keys(schema: Any, columns: str, file: Path) -> list[str]:
+def _keys(schema: Any, columns: str, file: Path, pair: str = "", lenient: bool = False) -> list[str]:
     """The columns to read: by name, by number, or by default source and target, or the only two that hold text."""
     names, wanted = list(schema.names), column_names(columns)
+    if pair and columns == DEFAULT:
+        texts = [leaf for field in schema for leaf in _text_leaves(field, "")]
+        if indexes := choose_languages(texts, pair, file, lenient):
+            return [texts[index] for index in indexes]
+    elif pair and not lenient:
+        found = _keys(schema, columns, file)
+        require_agreement(found, columns, pair, file)
+        return found
     if all(_top(key, names) in names for key in wanted):
         return wanted
     leaves = [leaf for field in schema for leaf in _text_leaves(field, "")]

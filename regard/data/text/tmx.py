@@ -13,7 +13,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 from regard.data.files import MAX_LINE, gzip_errors, open_bytes
-from regard.data.text.columns import language_of
+from regard.data.text.columns import language_of, parse_pair, require_agreement
 from regard.data.text.rows import ALL, BadRow, ReadNotes, Row
 
 __all__ = ["read_tmx"]
@@ -81,7 +81,7 @@ class _Units:
 
 def read_tmx(file: Path, columns: str, pair: str, notes: ReadNotes) -> Iterator[Row | BadRow]:
     """Stream the texts of two languages: of `pair` or `columns` ("en-de", "en,de"), else the first two found."""
-    languages: tuple[str, str] | None = _languages(columns, pair)
+    languages: tuple[str, str] | None = _languages(columns, pair, file)
     for line, variants in _read_units(file):
         if languages is None:
             found = list(dict.fromkeys(language.split("-")[0] for language, _ in variants))
@@ -117,18 +117,17 @@ def _read_units(file: Path) -> Iterator[tuple[int, list[tuple[str, str]]]]:
         raise ValueError(f"{file} is not well-formed XML ({why}); export it again") from None
     yield from units.units
     if units.root != "tmx":
-        raise ValueError(f"{file} is XML of the type {units.root!r}; wanted a translation memory, <tmx>")
+        raise ValueError(f"{file} is XML of the type {units.root!r}; wanted a translation memory, <tmx>: export it as TMX")
 
 
-def _languages(columns: str, pair: str) -> tuple[str, str] | None:
+def _languages(columns: str, pair: str, file: Path) -> tuple[str, str] | None:
     """The languages asked for; names of columns that are no languages are meant for other files."""
-    parts = [part.strip().lower().replace("_", "-") for part in (pair.split("-") if pair else columns.split(","))]
-    if pair and (len(parts) != 2 or not all(parts)):
-        raise ValueError(f"data.pair is {pair!r}; wanted two languages, such as en-de; with regions, data.columns=en,pt-br")
-    if pair or (len(parts) == 2 and all(map(language_of, parts))):
-        first, second = (part if "-" in part else language_of(part) or part for part in parts)
+    parts = [part.strip().lower().replace("_", "-") for part in columns.split(",")]
+    if len(parts) == 2 and all(map(language_of, parts)):
+        require_agreement(parts, columns, pair, file)
+        first, second = (part if "-" in part else language_of(part) for part in parts)
         return first, second
-    return None
+    return parse_pair(pair) if pair else None
 
 
 def _matches(language: str, wanted: str) -> bool:

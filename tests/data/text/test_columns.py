@@ -3,6 +3,7 @@
 import pytest
 
 from regard.data.text.columns import choose_columns, is_header, language_of
+from regard.data.text.formats import read_rows
 from regard.data.text.readers import read_pairs
 from regard.data.text.rows import ReadNotes
 
@@ -75,3 +76,56 @@ def test_languages_have_names_and_codes():
     ]
     assert not is_header(["en"])
     assert not is_header(["en", "en"])
+
+
+HEADED = {
+    "a.csv": "en,de\none,eins\n",
+    "a.tsv": "English\tGerman\none\teins\n",
+    "a.jsonl": '{"en": "one", "de": "eins"}\n',
+    "b.jsonl": '{"id": 3, "translation": {"en": "one", "de": "eins"}}\n',
+    "a.json": '[{"en": "one", "de": "eins"}]',
+    "a.tmx": '<tmx><body><tu><tuv xml:lang="en"><seg>one</seg></tuv><tuv xml:lang="de"><seg>eins</seg></tuv></tu></body></tmx>',
+}
+
+
+@pytest.mark.parametrize("name", HEADED)
+def test_a_pair_chooses_the_languages_of_a_file_that_names_them(tmp_path, name):
+    file = tmp_path / name
+    file.write_text(HEADED[name])
+    assert list(read_pairs([file], pair="en-de")) == [("one", "eins")]
+    assert list(read_pairs([file], pair="de-en")) == [("eins", "one")]
+    with pytest.raises(ValueError, match=r"data\.pair=de-fr is for files|is a unit without fr"):
+        list(read_pairs([file], pair="de-fr"))
+    columns = {"a.tsv": "English,German", "b.jsonl": "translation.en,translation.de"}.get(name, "en,de")
+    assert list(read_pairs([file], columns, pair="en-de")) == [("one", "eins")]
+    with pytest.raises(ValueError, match=f"data.pair=de-en and data.columns={columns} choose different languages"):
+        list(read_pairs([file], columns, pair="de-en"))
+
+
+def test_a_pair_chooses_the_columns_of_a_parquet_file(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "a.parquet"
+    parquet.write_table(arrow.table({"en": ["one"], "de": ["eins"]}), file)
+    assert list(read_pairs([file], pair="de-en")) == [("eins", "one")]
+    with pytest.raises(ValueError, match=r"data\.pair=de-fr is for files"):
+        list(read_pairs([file], pair="de-fr"))
+    with pytest.raises(ValueError, match="choose different languages"):
+        list(read_pairs([file], "en,de", pair="de-en"))
+
+
+def test_a_pair_is_refused_for_files_that_do_not_name_their_languages(tmp_path):
+    (tmp_path / "a.tsv").write_text("one\teins\n")
+    with pytest.raises(ValueError, match=r"data\.pair=de-en is for files that name their languages; .* has 'one', 'eins': leave"):
+        list(read_pairs([tmp_path / "a.tsv"], pair="de-en"))
+    assert list(read_pairs([tmp_path / "a.tsv"], "2,1", pair="de-en")) == [("eins", "one")]
+    for language, text in (("en", "one"), ("de", "eins")):
+        (tmp_path / f"b.{language}").write_text(f"{text}\n")
+    files = [tmp_path / "b.en", tmp_path / "b.de"]
+    assert list(read_pairs(files, pair="en-de")) == [("one", "eins")]
+    with pytest.raises(ValueError, match=r"data\.pair=de-en is for files that name their languages; .* are read line by line"):
+        list(read_pairs(files, pair="de-en"))
+
+
+def test_test_data_without_a_header_row_is_read_by_position_whatever_the_pair(tmp_path):
+    (tmp_path / "a.tsv").write_text("one\teins\n")
+    assert list(read_rows([tmp_path / "a.tsv"], "source,target", "en-de", ReadNotes(), lenient=True)) == [("one", "eins")]
