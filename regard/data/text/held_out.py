@@ -1,7 +1,8 @@
 """A validation split of own texts that came without one.
 
-Pairs are chosen by the hash of their source, so that all copies of a sentence are on the same side, whatever the order of the
-file.  Of a plain text the end is held out.  The choice depends on the text alone: resuming and scoring find the same split.
+Pairs are chosen by the hash of their source, so that all translations of a sentence are on the same side, whatever the order of
+the file; a sentence with more of them than fit stays in the training data.  Of a plain text the end is held out.  The choice
+depends on the text alone: resuming and scoring find the same split.
 """
 
 import json
@@ -21,7 +22,7 @@ MAX_TAIL, MIN_TAIL = 2_000_000, 20_000  # characters of a plain text
 MIN_TEXT = 200  # characters of a plain text that can be split
 MAX_CHARACTERS = 10_000  # of a text that is held out
 MAX_CLASSES = 1000  # more different targets are not classes
-VERSION = 1  # of this choice
+VERSION = 2  # of this choice
 
 Pairs = Callable[[], Iterator[tuple[str, str]]]
 
@@ -43,37 +44,61 @@ def hold_out_pairs(pairs: Pairs, name: str, identity: object) -> list[tuple[str,
             total += 1
             if len(classes) <= MAX_CLASSES:
                 classes[target] += 1
-            if len(source) <= MAX_CHARACTERS and len(target) <= MAX_CHARACTERS and (key := hash_source(source)) < limit:
+            if len(source) <= MAX_CHARACTERS and (key := hash_source(source)) < limit:
                 smallest.setdefault(key, (source, target))
-                copies[key] += 1
+                copies[key] += 1 if len(target) <= MAX_CHARACTERS else MAX_VALID + 1
                 if len(smallest) > 2 * MAX_VALID:
                     kept = sorted(smallest)[: MAX_VALID + 1]
                     limit, smallest = kept[-1], {key: smallest[key] for key in kept[:-1]}
                     copies = Counter({key: copies[key] for key in smallest})
         size = min(MAX_VALID, max(total // EVERY, min(MIN_VALID, total // 10), 1))
-        held = sorted(smallest)[:size]
+        held = _collect(pairs, smallest, copies, _choose(copies, size))
         if len(classes) <= MAX_CLASSES and 2 * len(classes) <= total:  # classes: at least one text of each is for training
-            gone = Counter[str]()
-            for key in held:
-                gone[smallest[key][1]] += copies[key]
-            held = [key for key in held if gone[smallest[key][1]] < classes[smallest[key][1]]]
+            gone = Counter(target for several in held for _, target in several)
+            held = [several for several in held if all(gone[target] < classes[target] for _, target in several)]
         if not held or len(smallest) < 2:
-            raise ValueError(f"{name} has {total} different pairs, too few to hold some out for validation; give data.valid=FILE"
+            raise ValueError(f"{name} has {total} pairs of {len(smallest)} different sentences, too few to hold some out for "
+                             "validation; give data.valid=FILE"
                              if total else f"{name} is empty; give a file with source and target on each line")  # fmt: skip
-        return {"held": [smallest[key] for key in held]}
+        return {"held": [pair for several in held for pair in several]}
 
     folder = cached(["held out", VERSION, identity], write)
     held = json.loads((folder / "about.json").read_text(encoding="utf-8"))["held"]
     return [(source, target) for source, target in held]
 
 
+def _choose(copies: Counter[int], size: int) -> list[int]:
+    """Sentences in the order of their hashes, with at most `size` pairs in all; if each has more pairs, the one with fewest."""
+    chosen, taken = list[int](), 0
+    for key in sorted(copies):
+        if taken + copies[key] <= size:
+            chosen.append(key)
+            taken += copies[key]
+    few = [] if chosen else sorted((count, key) for key, count in copies.items() if count <= MAX_VALID)[:1]
+    return chosen or [key for _, key in few]
+
+
+def _collect(
+    pairs: Pairs, firsts: dict[int, tuple[str, str]], copies: Counter[int], chosen: list[int]
+) -> list[list[tuple[str, str]]]:
+    """All pairs of each chosen sentence: read once more, if some has several."""
+    if all(copies[key] == 1 for key in chosen):
+        return [[firsts[key]] for key in chosen]
+    found = {key: list[tuple[str, str]]() for key in chosen}
+    for source, target in pairs():
+        if source.strip() and target.strip() and (several := found.get(hash_source(source))) is not None:
+            several.append((source, target))
+    return list(found.values())
+
+
 def split_pairs(pairs: Pairs, name: str, identity: object, valid: bool) -> Pairs:
-    """The training pairs, or the validation pairs: one for each sentence held out."""
+    """The training pairs, or the validation pairs: all of each sentence held out, so that each pair is in one of the two."""
 
     def stream() -> Iterator[tuple[str, str]]:
         held = hold_out_pairs(pairs, name, identity)
         sources = {source.strip().casefold() for source, _ in held}
-        yield from held if valid else (pair for pair in pairs() if pair[0].strip().casefold() not in sources)
+        train = (pair for pair in pairs() if pair[0].strip().casefold() not in sources or not pair[1].strip())
+        yield from held if valid else train  # a pair without a target is for training, which counts it as left out
 
     return stream
 

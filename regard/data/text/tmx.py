@@ -8,8 +8,11 @@ https://www.gala-global.org/tmx-14b
 """
 
 import html
+from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 from xml.parsers import expat
 
 from regard.data.files import MAX_LINE, gzip_errors, open_bytes
@@ -21,6 +24,8 @@ __all__ = ["read_tmx"]
 CHUNK = 1 << 16  # bytes parsed at once
 MAX_TOKEN = 1 << 22  # bytes of one tag or comment, which the parser keeps in memory
 MAX_VARIANTS = 1000  # of one unit
+MAX_LANGUAGES = 1000  # of a file, counted to choose two
+NAMED = 5  # other languages that are reported
 CODES = frozenset(("bpt", "ept", "it", "ph", "ut"))  # their content is formatting, not text
 
 
@@ -28,7 +33,7 @@ class _Units:
     """Handlers of the parser: they collect the languages and texts of each unit."""
 
     def __init__(self, file: Path):
-        self._file = file
+        self.file = file
         self.units: list[tuple[int, list[tuple[str, str]]]] = []  # complete ones: line, (language, text) of each variant
         self.parser = expat.ParserCreate(namespace_separator=None)
         self.parser.buffer_text = True
@@ -41,12 +46,14 @@ class _Units:
         self._language, self._line, self._size = "", 0, 0
         self._parts: list[str] | None = None  # texts of the current seg
         self._inside_code = 0
-        self.root = ""
+        self.root = self.source_language = ""
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self.root = self.root or name
         if self._inside_code or (self._parts is not None and name in CODES):
             self._inside_code += 1
+        elif name == "header":
+            self.source_language = attributes.get("srclang") or ""
         elif name == "tu":
             self._variants, self._line = [], self.parser.CurrentLineNumber
         elif name == "tuv":
@@ -76,20 +83,20 @@ class _Units:
             self._text(html.unescape(f"&{name};"))
 
     def _entity(self, *_: object) -> None:
-        raise ValueError(f"{self._file} declares XML entities, which regard does not expand; remove the declarations")
+        raise ValueError(f"{self.file} declares XML entities, which regard does not expand; remove the declarations")
 
 
 def read_tmx(file: Path, columns: str, pair: str, notes: ReadNotes) -> Iterator[Row | BadRow]:
-    """Stream the texts of two languages: of `pair` or `columns` ("en-de", "en,de"), else the first two found."""
-    languages: tuple[str, str] | None = _languages(columns, pair, file)
-    for line, variants in _read_units(file):
+    """Stream the texts of two languages: of `pair` or `columns` ("en-de", "en,de"), else those that `_choose` finds."""
+    languages, others = _languages(columns, pair, file), ""
+    if languages is None:
+        about = file.stat()
+        languages, others = _choose(file, about.st_size, about.st_mtime_ns)
+    for line, variants in _read_units(_Units(file)):
         if languages is None:
-            found = list(dict.fromkeys(language.split("-")[0] for language, _ in variants))
-            if len(found) < 2:
-                yield BadRow(line, "is a unit of one language", "wanted two, such as en and de", ALL)
-                continue
-            languages = (found[0], found[1])
-        notes.columns[str(file)] = f"{languages[0]} to {languages[1]}"
+            yield BadRow(line, "is a unit of one language", "wanted two, such as en and de", ALL)
+            continue
+        notes.columns[str(file)] = f"{languages[0]} to {languages[1]}{others}"
         notes.names[str(file)] = languages
         sources, targets = ([text for language, text in variants if _matches(language, wanted)] for wanted in languages)
         if sources and targets:
@@ -100,8 +107,42 @@ def read_tmx(file: Path, columns: str, pair: str, notes: ReadNotes) -> Iterator[
             yield BadRow(line, f"is a unit without {lacks}", f"it has {has}; choose languages with data.pair=en-de", ALL)
 
 
-def _read_units(file: Path) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    units, fed = _Units(file), 0
+class _Choice(NamedTuple):
+    languages: tuple[str, str] | None  # source and target; None, if no unit has two
+    others: str  # what to report of the other languages
+
+
+@lru_cache(maxsize=256)  # the file is read several times before training
+def _choose(file: Path, size: int, modified: int) -> _Choice:
+    """The language that the header calls the source (else the first of the first unit), and the one most units have with it."""
+    units, counts, first = _Units(file), Counter[str](), ""
+    together: dict[str, Counter[str]] = {}  # of the header's language and the first one: units that have another, too
+    for _, variants in _read_units(units):
+        found = list(dict.fromkeys(language.split("-")[0] for language, _ in variants))
+        counts.update(found if len(counts) < MAX_LANGUAGES else [language for language in found if language in counts])
+        if len(found) < 2:
+            continue
+        first = first or found[0]
+        for source in {first, _source_language(units)}.intersection(found):
+            together.setdefault(source, Counter()).update(
+                language for language in found if language != source and counts[language]
+            )
+    source = named if (named := _source_language(units)) in together else first
+    if not source:
+        return _Choice(None, "")
+    target = together[source].most_common(1)[0][0]
+    rest = [(language, count) for language, count in counts.most_common() if language not in (source, target)]
+    shown = ", ".join(f"{language} ({count:,} unit{'s' * (count > 1)})" for language, count in rest[:NAMED])
+    more = f" and {len(rest) - NAMED} more" if len(rest) > NAMED else ""
+    return _Choice((source, target), f"; also {shown}{more}; choose with data.pair={source}-{rest[0][0]}" if rest else "")
+
+
+def _source_language(units: _Units) -> str:
+    return units.source_language.lower().replace("_", "-").split("-")[0]
+
+
+def _read_units(units: _Units) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+    file, fed = units.file, 0
     try:
         with gzip_errors(file), open_bytes(file) as stream:
             while chunk := stream.read(CHUNK):

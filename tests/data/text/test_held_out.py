@@ -45,7 +45,28 @@ def test_copies_of_a_sentence_are_all_on_one_side(tmp_path_factory, sources):
     names = [{source.strip().lower() for source, _ in part} for part in (train, valid)]
     assert names[0] | names[1] == {f"source {n}" for n in sources}
     assert not names[0] & names[1]
-    assert len(valid) == len(names[1])  # one pair of each sentence
+    assert sorted(train + valid) == sorted(rows)  # no pair is lost
+
+
+def test_all_translations_of_a_held_out_sentence_are_for_validation(tmp_path):
+    rows = [(f"source {n}", f"target {n} {k}") for k in range(3) for n in range(1000)]
+    data = write(tmp_path / "a.tsv", rows)
+    train, valid = split(data)
+    assert len(valid) == 60
+    assert sorted(train + valid) == sorted(rows)
+    assert len({source for source, _ in valid}) == 20
+    _, reports, _ = ready(data, tmp_path)
+    assert reports[:2] == [f"{data.train}: 2,940 pairs", f"{data.train}, held out for validation: 60 pairs"]
+
+
+def test_a_sentence_with_very_many_translations_stays_in_the_training_data(tmp_path):
+    rows = [(f"source {n}", f"target {n}") for n in range(3000)]
+    often = min((source for source, _ in rows), key=held_out.hash_source)
+    rows += [(often, f"again {k}") for k in range(3000)]
+    train, valid = split(write(tmp_path / "a.tsv", rows))
+    assert sorted(train + valid) == sorted(rows)
+    assert len(valid) == 120
+    assert often not in {source for source, _ in valid}
 
 
 def test_every_class_has_a_text_for_training(tmp_path):
@@ -57,7 +78,7 @@ def test_every_class_has_a_text_for_training(tmp_path):
 
 
 @pytest.mark.parametrize(("rows", "message"), [
-    ([("a", "b")], "has 1 different pairs, too few to hold some out for validation; give data.valid=FILE"),
+    ([("a", "b")], "has 1 pairs of 1 different sentences, too few to hold some out for validation; give data.valid=FILE"),
     ([("a", "b")] * 30, "too few to hold some out"), ([], "is empty; give a file"),
 ])  # fmt: skip
 def test_too_few_pairs_are_refused(tmp_path, rows, message):

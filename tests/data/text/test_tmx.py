@@ -21,8 +21,8 @@ def unit(*variants: tuple[str, str], tag="xml:lang") -> str:
     return f"<tu><note>a note</note><prop type='x'>a prop</prop>{inside}</tu>\n"
 
 
-def document(*units: str, head: str = HEAD) -> str:
-    return f'{head}<tmx version="1.4"><header srclang="en"/><body>\n{"".join(units)}</body></tmx>\n'
+def document(*units: str, head: str = HEAD, source: str = "en") -> str:
+    return f'{head}<tmx version="1.4"><header srclang="{source}"/><body>\n{"".join(units)}</body></tmx>\n'
 
 
 def pairs(tmp_path, content, name="a.tmx", **how):
@@ -65,12 +65,27 @@ def test_a_region_may_be_chosen(tmp_path):
     assert pairs(tmp_path, content, columns="en,pt-br") == [("one", "um")] * 3
 
 
+@pytest.mark.parametrize(("source", "wanted"), [
+    ("en-US", "en to it; also de (2 units); choose with data.pair=en-de"),
+    ("de", "de to en; also it (4 units); choose with data.pair=de-it"),
+    ("*all*", "de to en; also it (4 units); choose with data.pair=de-it"),
+    ("fr", "de to en; also it (4 units); choose with data.pair=de-it"),
+    ("", "de to en; also it (4 units); choose with data.pair=de-it"),
+])  # fmt: skip
+def test_the_source_is_that_of_the_header_and_the_target_the_language_most_units_have(tmp_path, source, wanted):
+    three, two = unit(("de", "eins"), ("en-GB", "one"), ("it", "uno")), unit(("en-US", "two"), ("it-IT", "due"))
+    notes = ReadNotes()
+    found = pairs(tmp_path, document(three, three, two, two, source=source), notes=notes)
+    assert found == ([("one", "uno")] * 2 + [("two", "due")] * 2 if source == "en-US" else [("eins", "one")] * 2)
+    assert notes.lines()[0] == f"{tmp_path}/a.tmx: {wanted}"
+
+
 def test_languages_are_reported_and_units_without_them_left_out(tmp_path):
     notes = ReadNotes()
     content = document(*[unit(("en", "a"), ("de", "b"))] * 3, unit(("en", "a"), ("fr", "c")), unit(("en", "a")))
     assert len(pairs(tmp_path, content, notes=notes)) == 3
     assert notes.lines() == [
-        f"{tmp_path}/a.tmx: en to de",
+        f"{tmp_path}/a.tmx: en to de; also fr (1 unit); choose with data.pair=en-fr",
         f"{tmp_path}/a.tmx: 2 lines left out (is a unit without de: lines 7, 8)",
     ]
 
@@ -121,7 +136,7 @@ def test_a_text_that_is_too_long_is_read_as_empty(tmp_path, monkeypatch):
 
 def test_units_are_streamed(tmp_path):
     (tmp_path / "a.tmx").write_text(document(*[unit(("en", "a"), ("de", "b"))] * 2000)[:-20])
-    stream = read_pairs([tmp_path / "a.tmx"])
+    stream = read_pairs([tmp_path / "a.tmx"], pair="en-de")
     assert next(stream) == ("a", "b")
 
 
