@@ -107,10 +107,10 @@ def _record_interrupts(interrupts: list[int]) -> Handler:
 def _one_line(mistake: Exception) -> str | None:
     """The message for a mistake the user can correct; None for a bug of ours."""
     message = mistake.format_message() if hasattr(mistake, "format_message") else ""
-    if unknown := re.match(r"No such command ['\"](.*)['\"]", message):
+    if unknown := re.match(r"No such command (['\"])(.*?)\1", message):
         from regard.config import nearest
 
-        verbs, wanted = [verb.__name__.rstrip("_") for verb in VERBS], unknown[1]
+        verbs, wanted = [verb.__name__.rstrip("_") for verb in VERBS], unknown[2]
         return f"no command {wanted!r}{nearest(wanted, verbs)}; commands are {', '.join(verbs)}"
     if hasattr(mistake, "format_message"):  # typer's own, for an unknown option
         return f"{mistake.format_message().rstrip('.')}; see regard {' '.join([*sys.argv[1:2], '--help'])}"
