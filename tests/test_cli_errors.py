@@ -156,6 +156,7 @@ def test_lines_that_are_not_text_are_skipped_and_listed_at_the_end(regard, small
 
 
 def test_an_unknown_command_is_refused_with_the_nearest(regard):
+    assert_refused(regard("--", "tranlsate"), "no command 'tranlsate'")
     assert_refused(regard("tranlsate", "x"), "no command 'tranlsate' (did you mean 'translate'?)", "commands are train, recipes")
     result = regard("serve", "x")
     assert_refused(result, "no command 'serve'")

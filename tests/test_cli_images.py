@@ -78,6 +78,7 @@ def test_classify_takes_folders_and_lists_their_images_by_name(regard, trained, 
     assert empty.code == 0
     assert "the folder" in empty.err
     assert "holds no file that ends in" in empty.err
+    assert "give another folder, or files by name" in empty.err
 
 
 def test_an_image_classifier_refuses_the_verbs_of_text(regard, trained):

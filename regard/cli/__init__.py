@@ -6,6 +6,7 @@ Verbs import torch themselves, so that --help does not wait for it.
 
 import errno
 import os
+import re
 import signal
 import sys
 import threading
@@ -18,9 +19,10 @@ import typer
 
 from regard.cli.convert import export, import_
 from regard.cli.doctor import doctor
+from regard.cli.embed import embed, neighbors
 from regard.cli.inspect import cost, positions, show
 from regard.cli.io import note
-from regard.cli.predict import ask, caption, classify, embed, fill, generate, neighbors, transcribe, translate
+from regard.cli.predict import ask, caption, classify, fill, generate, transcribe, translate
 from regard.cli.runs import runs
 from regard.cli.score import compare, score
 from regard.cli.trace import trace
@@ -106,10 +108,11 @@ def _record_interrupts(interrupts: list[int]) -> Handler:
 
 def _one_line(mistake: Exception) -> str | None:
     """The message for a mistake the user can correct; None for a bug of ours."""
-    if hasattr(mistake, "format_message") and "No such command" in mistake.format_message():
+    message = mistake.format_message() if hasattr(mistake, "format_message") else ""
+    if unknown := re.match(r"No such command (['\"])(.*?)\1", message):
         from regard.config import nearest
 
-        verbs, wanted = [verb.__name__.rstrip("_") for verb in VERBS], sys.argv[1]
+        verbs, wanted = [verb.__name__.rstrip("_") for verb in VERBS], unknown[2]
         return f"no command {wanted!r}{nearest(wanted, verbs)}; commands are {', '.join(verbs)}"
     if hasattr(mistake, "format_message"):  # typer's own, for an unknown option
         return f"{mistake.format_message().rstrip('.')}; see regard {' '.join([*sys.argv[1:2], '--help'])}"

@@ -1,11 +1,11 @@
 """Verbs that convert checkpoints of other libraries: import, export."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from regard.cli.io import note, write
 from regard.cli.options import HFCheckpointPath, RunPath
 
 __all__ = ["export", "import_"]
@@ -26,9 +26,9 @@ def import_(what: HFCheckpointPath, to: Annotated[Path, typer.Option(help="The n
     is_path = folder.is_absolute() or what.startswith(".") or what.endswith("/") or what.count("/") > 1
     if is_path and not folder.is_dir():
         raise ValueError(f"no folder {what}; check the path")
-    for note in import_run(folder if folder.is_dir() else fetch(what), to, name=what):
-        print(f"note: {note}", file=sys.stderr)
-    print(f"saved in {to}")
+    for remark in import_run(folder if folder.is_dir() else fetch(what), to, name=what):
+        note(f"note: {remark}")
+    write(f"saved in {to}")
 
 
 def export(
@@ -48,4 +48,4 @@ def export(
     if to not in formats:
         raise ValueError(f"no format {to!r}; there is {', '.join(formats)}")
     formats[to](Path(run), out)
-    print(f"saved in {out}")
+    write(f"saved in {out}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.cli.io import note, write
 from regard.cli.options import Beam, Device, DrawingFile, Head, Json, Layer, RunPath
 
 if TYPE_CHECKING:
@@ -71,9 +72,9 @@ def _print_map(attention: "AnyMap", file: Path | None) -> None:
     """Draw to the file, if one is given, and print what belongs in the terminal."""
     from rich.console import Console
 
+    from regard.data.terminal import printable
     from regard.view import caption_maps, draw, image_maps, speech_maps
     from regard.view.caption_maps import CaptionMap
-    from regard.view.draw import printable
     from regard.view.image_maps import ImageMap
     from regard.view.maps import AttentionMap
 
@@ -103,8 +104,8 @@ def _print_map(attention: "AnyMap", file: Path | None) -> None:
 
 
 def _print_notes(notes: list[str]) -> None:
-    for note in notes:
-        print(note, file=sys.stderr)
+    for line in notes:
+        note(line)
 
 
 def positions(
@@ -132,7 +133,7 @@ def positions(
     found = map_positions(network, name, length=length, layer=layer)
     file = out or free_file(Path(f"{name}-positions.png"))
     _print_notes(to_file(found, file))
-    print(f"{found.title}, saved {file}")
+    write(f"{found.title}, saved {file}")
 
 
 def cost(
@@ -170,7 +171,7 @@ def cost(
             config = changed(name, family, config, values if image is None else values | {"image": image})
             image_costs[name] = image_cost(family, config)
             if advice := getattr(config, "advice", ""):
-                print(f"regard: {name}: {advice}", file=sys.stderr)
+                note(f"regard: {name}: {advice}")
         else:
             text_costs[name] = count(family, changed(name, family, config, values), source, target)
             captions[name] = f"one image and a caption of {target} tokens" if FAMILIES[family].kind == "captioner" else ""

@@ -2,27 +2,25 @@
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from regard.data.terminal import printable
+from regard.data.terminal import UNSAFE, printable
 
 if TYPE_CHECKING:
     from regard.cli.failures import BadInput
 
 __all__ = ["TEXTS_PER_CHUNK", "Count", "expand_folders", "note", "open_run", "read_items", "read_texts", "show_progress", "write",
-           "write_json"]  # fmt: skip
+           "write_json", "write_json_text"]  # fmt: skip
 
 TEXTS_PER_CHUNK = 1024  # texts read, answered and printed together
+Item = TypeVar("Item")
 Count = Callable[[int, int], None]  # called with the number done in earlier chunks and in this one
-
-
-_UNSAFE_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def write(*fields: object, sep: str = "\t", end: str = "\n") -> None:
@@ -33,8 +31,12 @@ def write(*fields: object, sep: str = "\t", end: str = "\n") -> None:
 
 def write_json(value: object) -> None:
     """Print a result as JSON in one line; control characters are escaped as JSON does."""
-    text = json.dumps(value, ensure_ascii=False)
-    print(_UNSAFE_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    write_json_text(json.dumps(value, ensure_ascii=False))
+
+
+def write_json_text(text: str) -> None:
+    """Print JSON that is text already; control characters are escaped as JSON does."""
+    print(UNSAFE.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text))
 
 
 def note(text: str) -> None:
@@ -83,20 +85,22 @@ def read_items(
             else:
                 yield line
 
-    with _read(texts, file, lines, activity, size, total, endings) as found:
+    expand = partial(expand_folders, endings=endings) if endings else None
+    with _read(texts, file, lines, activity, size, total, expand) as found:
         yield found
 
 
 @contextmanager
-def _read(texts: list[str] | None, file: Path | None, lines: Callable[[Path], Iterator[Any]], activity: str, size: int,
-          total: float | None, endings: Collection[str] = ()) -> Iterator[tuple[Iterator[list[Any]], Count]]:  # fmt: skip
+def _read(texts: list[str] | None, file: Path | None, lines: "Callable[[Path], Iterator[Item]]", activity: str, size: int,
+          total: float | None, expand: "Callable[[Iterator[str | Item]], Iterator[str | Item]] | None" = None,
+          ) -> "Iterator[tuple[Iterator[list[str | Item]], Count]]":  # fmt: skip
     if texts and file:
         raise ValueError("texts and --input were both given; give one of them")
     interactive = not texts and file is None and sys.stdin is not None and sys.stdin.isatty()
     if interactive:
         note("regard: type one text per line, Ctrl-D ends")
-    items: Iterator[Any] = iter(texts) if texts else lines(file or Path("-"))
-    items = expand_folders(items, endings) if endings else items
+    items: Iterator[str | Item] = iter(texts) if texts else lines(file or Path("-"))
+    items = expand(items) if expand else items
     size = 1 if interactive else size
     with show_progress(activity, enabled=not interactive, total=total) as count:
         yield _warn_if_empty(iter(lambda: list(islice(items, size)), [])), count
@@ -115,11 +119,12 @@ def expand_folders(names: "Iterable[str | BadInput]", endings: Collection[str]) 
             if not file.startswith(".") and os.path.splitext(file)[1].lower() in endings
         )  # fmt: skip
         if not found:
-            yield BadInput(name, f"the folder {name} holds no file that ends in {', '.join(sorted(endings)[:6])} …")
+            yield BadInput(name, f"the folder {name} holds no file that ends in {', '.join(sorted(endings)[:6])} …; "
+                                 f"give another folder, or files by name")  # fmt: skip
         yield from found
 
 
-def _warn_if_empty(chunks: Iterator[list[Any]]) -> Iterator[list[Any]]:
+def _warn_if_empty(chunks: Iterator[list[Item]]) -> Iterator[list[Item]]:
     first = next(chunks, None)
     if first is None:
         note("regard: nothing to read")
@@ -146,9 +151,13 @@ def show_progress(activity: str, enabled: bool = True, total: float | None = Non
     if not console.is_terminal or not enabled:
         yield lambda before, done: None
         return
-    columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn(f"{activity}: {{task.completed:,}}"), TimeElapsedColumn()]
+    columns: list[ProgressColumn] = [
+        SpinnerColumn(),
+        TextColumn("{task.description}: {task.completed:,}", markup=False),
+        TimeElapsedColumn(),
+    ]
     if total:
         columns[2:] = [TextColumn("of {task.total:,.0f}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()]
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(activity, total=total)
+        task = progress.add_task(printable(activity, keep=""), total=total)
         yield lambda before, done: progress.update(task, completed=before + done)

@@ -8,7 +8,7 @@ import typer
 __all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Device", "DocumentFile", "DrawingFile", "GlossaryFile", "GridFile",
            "HFCheckpointPath", "Head", "Images", "Input", "Json", "Layer", "LengthPenalty", "MaskedTexts",
            "NBest", "Out", "Precision", "PrefixedTexts", "Recipe", "RunPath", "Seed", "Sentences", "SoundFiles", "Split",
-           "SplitTexts", "StopStrings", "Strict", "Temperature", "TextsOrImages",
+           "SplitTexts", "StopStrings", "Strict", "Temperature", "TextInput", "TextsOrImages",
            "Tokens", "TopK", "TopP", "VectorFile", "Word", "Words"]  # fmt: skip
 
 # fmt: off
@@ -34,6 +34,8 @@ HFCheckpointPath = Annotated[str, typer.Argument(
     help="A folder with a Hugging Face checkpoint; or a hub name, with the extra `hub`.", show_default=False)]
 Input = Annotated[Path | None, typer.Option(
     "--input", help="Read the lines of this file, plain or .gz.", show_default=False)]
+TextInput = Annotated[Path | None, typer.Option("--input", show_default=False,
+    help="Read the lines of this file, plain or .gz; or translate this document: .srt, .html, .docx, with --out also .txt.")]
 Out = Annotated[Path | None, typer.Option(help="The run folder.  [default: runs/NAME]", show_default=False)]
 DrawingFile = Annotated[Path | None, typer.Option(
     help="Write a .png, .svg, .pdf or .json file instead.", show_default=False)]
@@ -52,9 +54,11 @@ LengthPenalty = Annotated[float | None, typer.Option(
 NBest = Annotated[int, typer.Option(
     help="Translations per sentence, printed as sentence number, rank, score and text, separated by tabs.")]
 Tokens = Annotated[int | None, typer.Option(
-    help="Maximum number of tokens to generate.  [default: 200, or the rest of the context]", show_default=False)]
+    show_default=False, help="Maximum number of tokens to generate.  "
+                             "[default: the run's decode.max_length, else 200, or the rest of the context]")]
 AnswerTokens = Annotated[int | None, typer.Option("--tokens",
-    help="Maximum number of tokens of an answer.  [default: 20 + twice those of the text]", show_default=False)]
+    show_default=False, help="Maximum number of tokens of an answer.  "
+                             "[default: the run's decode.max_length, else 20 + twice those of the text]")]
 GlossaryFile = Annotated[Path | None, typer.Option("--glossary",
     help="Terms and the translations to use for them, on each line a term, a tab and its translation.", show_default=False)]
 StopStrings = Annotated[list[str] | None, typer.Option(

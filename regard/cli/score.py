@@ -6,15 +6,16 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.io import open_run, show_progress
+from regard.cli.io import note, open_run, show_progress, write, write_json_text
 from regard.cli.options import Beam, Device, Json, LengthPenalty, Precision, RunPath, Split
 
 if TYPE_CHECKING:
     from regard.tasks.errors import ErrorAnalysis
+    from regard.tasks.load import Predictor
     from regard.tasks.metrics import Score
     from regard.view.compare import Comparison
 
@@ -42,7 +43,6 @@ def score(run: RunPath, on: Split = "valid", beam: Beam = None, length_penalty: 
 
     regard score runs/multi30k --on test_2016_flickr
     """
-    from regard.data.terminal import printable
     from regard.tasks import task_of
     from regard.tasks.load import load
     from regard.tasks.task import ScoreOptions
@@ -66,9 +66,8 @@ def score(run: RunPath, on: Split = "valid", beam: Beam = None, length_penalty: 
     predictor, split = _on_run(predictor, on)
     analyses: list[ErrorAnalysis] = []
     collect = analyses.append if errors or out else None
-    told = lambda text: print(printable(text), file=sys.stderr)  # noqa: E731
-    with show_progress(f"scoring {printable(on, keep='')}") as count:
-        options = ScoreOptions(None, beam, length_penalty, told, partial(count, 0), bootstrap, trained_on, collect)
+    with show_progress(f"scoring {on}") as count:
+        options = ScoreOptions(None, beam, length_penalty, note, partial(count, 0), bootstrap, trained_on, collect)
         scores = task.score(predictor, split, options)
     if not analyses:
         if json_:
@@ -79,7 +78,7 @@ def score(run: RunPath, on: Split = "valid", beam: Beam = None, length_penalty: 
     _show_errors(scores, analyses, out, errors, json_)
 
 
-def _on_run(predictor: Any, on: str) -> tuple[Any, str]:
+def _on_run(predictor: "Predictor", on: str) -> "tuple[Predictor, str]":
     """A predictor that reads the data of another run, and "valid", if `on` is a run folder; else as they came."""
     from regard.run_folder import RunFolder
     from regard.tasks import read_run
@@ -104,11 +103,9 @@ def _show_errors(scores: "list[Score]", analyses: "list[ErrorAnalysis]", out: Pa
     else:
         print_scores(scores)
         if errors:
-            print(to_text(analysis))
+            write(to_text(analysis))
     if out:
-        for note in to_file(analysis, scores, out):
-            print(note, file=sys.stderr)
-        print(f"saved {out}", file=sys.stderr if json_ else sys.stdout)
+        _report_saved(to_file(analysis, scores, out), out, json_)
 
 
 def compare(
@@ -133,16 +130,21 @@ def compare(
     if out:
         check_file(out)
     with show_progress(f"translating {on}") as count:
-        options = ScoreOptions(None, beam, length_penalty, partial(print, file=sys.stderr), partial(count, 0))
+        options = ScoreOptions(None, beam, length_penalty, note, partial(count, 0))
         found = compare_runs(runs, lambda run: open_run(run, "translate", device), on, options, by_length=by == "length")
     if json_:
-        print(found.to_json())
+        write_json_text(found.to_json())
     else:
         _print_comparison(found)
     if out:
-        for note in to_file(found, out):
-            print(note, file=sys.stderr)
-        print(f"saved {out}", file=sys.stderr if json_ else sys.stdout)
+        _report_saved(to_file(found, out), out, json_)
+
+
+def _report_saved(notes: Iterable[str], out: Path, json_: bool) -> None:
+    """Say what was noted while drawing, and where the file is; with --json, standard output is JSON only."""
+    for line in notes:
+        note(line)
+    (note if json_ else write)(f"saved {out}")
 
 
 def _print_comparison(found: "Comparison") -> None:
@@ -163,7 +165,7 @@ def _print_comparison(found: "Comparison") -> None:
     table.add_row("all", f"{found.whole.sentences:,}", *(f"{score:.2f}" for score in found.whole.bleu))
     table.add_row("chrF", "", *(f"{score:.2f}" for score in found.whole.chrf))
     Console(width=None if sys.stdout.isatty() else 130).print(table)
-    print(found.signature)  # not in the table, which would break it
+    write(found.signature)  # not in the table, which would break it
 
 
 def print_scores(scores: "Iterable[Score]") -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli import options
+from regard.cli.io import write_json_text
 from regard.cli.options import Device, Json, RunPath
 
 if TYPE_CHECKING:
@@ -30,18 +31,20 @@ def trace(
     """
     from rich.console import Console
 
+    from regard.data.terminal import printable
     from regard.tasks.load import load
     from regard.view.trace import to_table, to_tree, trace_decoding
 
     predictor: Translator | TextGenerator = load(run, device)  # type: ignore[assignment]
     found = trace_decoding(predictor, text, beam=beam, top=top, tokens=tokens)
     if json_:
-        print(found.to_json())
+        write_json_text(found.to_json())
         return
     console = Console(highlight=False)
-    console.print(f"source  {' '.join(found.source)}", markup=False, soft_wrap=True)
+    console.print(printable(f"source  {' '.join(found.source)}", keep=""), markup=False, soft_wrap=True)
     console.print(to_table(found))
     if found.beam_size > 1:
         width = max(console.width, 4 * len(found.steps) + 40)  # four columns for each token: a narrow terminal wraps lines
         Console(highlight=False, width=width).print(to_tree(found), soft_wrap=True)
-    console.print(f"answer  {' '.join(found.answer)}  (score {found.score:.4f})", markup=False, soft_wrap=True)
+    answer = printable(f"answer  {' '.join(found.answer)}  (score {found.score:.4f})", keep="")
+    console.print(answer, markup=False, soft_wrap=True)
