@@ -21,8 +21,8 @@ def require_fitting(config: Any, shapes: Sequence[tuple[int, ...]], name: str) -
         limit = len(shapes) if "depth" in key else max(largest, ALWAYS)
         if key.rpartition(".")[2] not in FREE and size > limit:
             what = f"{len(shapes):,} tensors" if "depth" in key else f"no tensor larger than {largest:,} on a side"
-            raise ValueError(f"{name} has {key} = {size:,}, but its weights file has {what}; put the {name} and the "
-                             f"weights file of one run or checkpoint there")  # fmt: skip
+            raise ValueError(f"{name} has {key} = {size:,}, but its weights file has {what}; restore the "
+                             f"config.json that these weights were saved with, or the weights file")  # fmt: skip
 
 
 def build_without_memory(build: Callable[[], nn.Module]) -> nn.Module:

@@ -518,13 +518,13 @@ def test_photos_of_one_name_do_not_overwrite_each_others_maps(regard, run, tmp_p
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (("boot.png", "--which", "encoder"), "--which encoder is for translators"),
+        (("boot.png", "--which", "encoder"), "which 'encoder' is for translators"),
         (("none.png",), "no file none.png"),
         (("tiny",), "tiny is a folder"),
         (("boot.png", "--layer", "4"), "no layer 4; this model has layers 1 to 3"),
         (("boot.png", "--out", "x.gif"), "cannot write x.gif"),
         (("boot.png", "--out", "no/x.png"), "no folder no"),
-        (("boot.png", "--beam", "2"), "--beam 2 is for translations"),
+        (("boot.png", "--beam", "2"), "beam 2 is for translations"),
     ],
 )
 def test_mistakes_of_show_are_one_line(regard, run, tmp_path, words, hint):
