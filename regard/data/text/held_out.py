@@ -22,7 +22,7 @@ MAX_TAIL, MIN_TAIL = 2_000_000, 20_000  # characters of a plain text
 MIN_TEXT = 200  # characters of a plain text that can be split
 MAX_CHARACTERS = 10_000  # of a text that is held out
 MAX_CLASSES = 1000  # more different targets are not classes
-VERSION = 2  # of this choice
+VERSION = 3  # of this choice and its file
 
 Pairs = Callable[[], Iterator[tuple[str, str]]]
 
@@ -52,19 +52,19 @@ def hold_out_pairs(pairs: Pairs, name: str, identity: object) -> list[tuple[str,
                     limit, smallest = kept[-1], {key: smallest[key] for key in kept[:-1]}
                     copies = Counter({key: copies[key] for key in smallest})
         size = min(MAX_VALID, max(total // EVERY, min(MIN_VALID, total // 10), 1))
-        held = _collect(pairs, smallest, copies, _choose(copies, size))
+        chosen = _collect(pairs, smallest, copies, _choose(copies, size))
         if len(classes) <= MAX_CLASSES and 2 * len(classes) <= total:  # classes: at least one text of each is for training
-            gone = Counter(target for several in held for _, target in several)
-            held = [several for several in held if all(gone[target] < classes[target] for _, target in several)]
-        if not held or len(smallest) < 2:
+            gone = Counter(target for several in chosen for _, target in several)
+            chosen = [several for several in chosen if all(gone[target] < classes[target] for _, target in several)]
+        if not chosen or len(smallest) < 2:
             raise ValueError(f"{name} has {total} pairs of {len(smallest)} different sentences, too few to hold some out for "
                              "validation; give data.valid=FILE"
                              if total else f"{name} is empty; give a file with source and target on each line")  # fmt: skip
-        return {"held": [pair for several in held for pair in several]}
+        return {"pairs": [pair for several in chosen for pair in several]}
 
     folder = cached(["held out", VERSION, identity], write)
-    held = json.loads((folder / "about.json").read_text(encoding="utf-8"))["held"]
-    return [(source, target) for source, target in held]
+    found = json.loads((folder / "about.json").read_text(encoding="utf-8"))["pairs"]
+    return [(source, target) for source, target in found]
 
 
 def _choose(copies: Counter[int], size: int) -> list[int]:
@@ -95,10 +95,10 @@ def split_pairs(pairs: Pairs, name: str, identity: object, valid: bool) -> Pairs
     """The training pairs, or the validation pairs: all of each sentence held out, so that each pair is in one of the two."""
 
     def stream() -> Iterator[tuple[str, str]]:
-        held = hold_out_pairs(pairs, name, identity)
-        sources = {source.strip().casefold() for source, _ in held}
+        validation = hold_out_pairs(pairs, name, identity)
+        sources = {source.strip().casefold() for source, _ in validation}
         train = (pair for pair in pairs() if pair[0].strip().casefold() not in sources or not pair[1].strip())
-        yield from held if valid else train  # a pair without a target is for training, which counts it as left out
+        yield from validation if valid else train  # a pair without a target is for training, which counts it as left out
 
     return stream
 
