@@ -12,7 +12,7 @@ from pathlib import Path
 
 from regard.data.cache import cached
 
-__all__ = ["hash_source", "hold_out_pairs", "hold_out_start", "split_pairs", "split_text"]
+__all__ = ["hash_source", "hold_out_pairs", "hold_out_start", "hold_out_text", "split_pairs"]
 
 MAX_VALID = 2000  # pairs
 MIN_VALID = 50  # pairs, unless that is more than a tenth
@@ -21,7 +21,7 @@ MAX_TAIL, MIN_TAIL = 2_000_000, 20_000  # characters of a plain text
 MIN_TEXT = 200  # characters of a plain text that can be split
 MAX_CHARACTERS = 10_000  # of a text that is held out
 MAX_CLASSES = 1000  # more different targets are not classes
-VERSION = 1  # of this choice
+VERSION = 2  # of this choice and its file
 
 Pairs = Callable[[], Iterator[tuple[str, str]]]
 
@@ -51,29 +51,31 @@ def hold_out_pairs(pairs: Pairs, name: str, identity: object) -> list[tuple[str,
                     limit, smallest = kept[-1], {key: smallest[key] for key in kept[:-1]}
                     copies = Counter({key: copies[key] for key in smallest})
         size = min(MAX_VALID, max(total // EVERY, min(MIN_VALID, total // 10), 1))
-        held = sorted(smallest)[:size]
+        chosen = sorted(smallest)[:size]
         if len(classes) <= MAX_CLASSES and 2 * len(classes) <= total:  # classes: at least one text of each is for training
             gone = Counter[str]()
-            for key in held:
+            for key in chosen:
                 gone[smallest[key][1]] += copies[key]
-            held = [key for key in held if gone[smallest[key][1]] < classes[smallest[key][1]]]
-        if not held or len(smallest) < 2:
-            raise ValueError(f"{name} has {total} different pairs, too few to hold some out for validation; give data.valid=FILE"
-                             if total else f"{name} is empty; give a file with source and target on each line")  # fmt: skip
-        return {"held": [smallest[key] for key in held]}
+            chosen = [key for key in chosen if gone[smallest[key][1]] < classes[smallest[key][1]]]
+        if not chosen or len(smallest) < 2:
+            if not total:
+                raise ValueError(f"{name} is empty; give a file with source and target on each line")
+            raise ValueError(f"{name} has {len(smallest):,} different pairs, too few to hold some out for validation; "
+                             "give data.valid=FILE")  # fmt: skip
+        return {"pairs": [smallest[key] for key in chosen]}
 
     folder = cached(["held out", VERSION, identity], write)
-    held = json.loads((folder / "about.json").read_text(encoding="utf-8"))["held"]
-    return [(source, target) for source, target in held]
+    found = json.loads((folder / "about.json").read_text(encoding="utf-8"))["pairs"]
+    return [(source, target) for source, target in found]
 
 
 def split_pairs(pairs: Pairs, name: str, identity: object, valid: bool) -> Pairs:
     """The training pairs, or the validation pairs: one for each sentence held out."""
 
     def stream() -> Iterator[tuple[str, str]]:
-        held = hold_out_pairs(pairs, name, identity)
-        sources = {source.strip().casefold() for source, _ in held}
-        yield from held if valid else (pair for pair in pairs() if pair[0].strip().casefold() not in sources)
+        validation = hold_out_pairs(pairs, name, identity)
+        sources = {source.strip().casefold() for source, _ in validation}
+        yield from validation if valid else (pair for pair in pairs() if pair[0].strip().casefold() not in sources)
 
     return stream
 
@@ -98,7 +100,7 @@ def hold_out_start(text: Callable[[], Iterator[str]], name: str, identity: objec
     return int(json.loads((folder / "about.json").read_text(encoding="utf-8"))["start"])
 
 
-def split_text(text: Callable[[], Iterator[str]], name: str, identity: object, valid: bool) -> Callable[[], Iterator[str]]:
+def hold_out_text(text: Callable[[], Iterator[str]], name: str, identity: object, valid: bool) -> Callable[[], Iterator[str]]:
     """The training text, or the end of it that is held out."""
 
     def stream() -> Iterator[str]:

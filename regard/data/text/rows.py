@@ -16,7 +16,8 @@ from regard.data.terminal import printable
 __all__ = ["ALL", "BadRow", "ReadNotes", "Row", "bad_row", "keep_rows"]
 
 MAX_SHARE = 0.5  # of rows that cannot be read
-MAX_SHARE_NOT_UTF8 = 0.01  # more are a file in another encoding
+MAX_SHARE_NOT_UTF8 = 0.01  # more are a file in another encoding,
+MIN_NOT_UTF8 = 3  # unless they are single lines
 ALL = 1.0  # of rows that another language or purpose may need: refused only if no other row is left
 EARLY = 100  # bad rows after which a file is judged before its end
 NAMED = 10  # lines named for each reason
@@ -49,6 +50,8 @@ class ReadNotes:
     left_out: dict[str, dict[str, list[int]]] = field(default_factory=dict)  # file → reason → first lines
     counts: dict[str, dict[str, int]] = field(default_factory=dict)  # file → reason → number of rows
 
+    joined: dict[str, int] = field(default_factory=dict)  # file → rows in which line breaks became spaces
+
     def leave_out(self, file: Path, row: BadRow) -> None:
         """Note a row that cannot be read."""
         if self.strict:
@@ -63,6 +66,8 @@ class ReadNotes:
     def lines(self) -> list[str]:
         """The notes, one line of text for each."""
         found = [f"{file}: {columns}" for file, columns in self.columns.items()]
+        for file, count in self.joined.items():
+            found.append(f"{file}: {count:,} row{'s' * (count > 1)} with line breaks inside a cell, read as spaces")
         for file, counts in self.counts.items():
             reasons = []
             for reason, count in counts.items():
@@ -87,7 +92,8 @@ def keep_rows(rows: Iterable[Row | BadRow], file: Path, notes: ReadNotes) -> Ite
     firsts, counts = dict[float, BadRow](), Counter[float]()  # by the share that is allowed of their kind
 
     def judge(share: float) -> None:
-        if counts[share] >= share * (kept + bad):
+        too_many = counts[share] > share * (kept + bad) and (share != MAX_SHARE_NOT_UTF8 or counts[share] >= MIN_NOT_UTF8)
+        if too_many or not kept:
             raise _refusal(file, firsts[share], counts[share])
 
     for row in rows:
