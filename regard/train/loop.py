@@ -26,7 +26,7 @@ from regard.config import Run, to_toml
 from regard.data.files import write_atomic
 from regard.data.position import DataPosition
 from regard.data.terminal import printable
-from regard.data.units import size
+from regard.data.units import format_size
 from regard.models import FAMILIES, load_weights, read_config, saved_tensors, state_tensors
 from regard.run_folder import RunFolder
 from regard.tasks import task_of
@@ -80,7 +80,7 @@ def fit(
     with joined(pick_device(run.train.device)) as world:
         if not world.is_main:
             return _fit_worker(run, files, world)
-        with files.locked():
+        with files.locked(fresh):
             with files.removed_if_unused():
                 training = _begin(run, files, fresh, console or Console(stderr=True), world)
             for note in notes:
@@ -218,7 +218,8 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
     report(f"{run.family}: {sum(p.numel() for p in model.parameters()):,} parameters on {device}{words}")
     t = run.train
     report(f"{t.steps:,} steps of up to {task.batch_text(run, t.accumulate * world.size)}; weights, gradients and optimizer take "
-           f"{size(memory_bytes(model, t))} of memory, checkpoints up to {size(checkpoint_bytes(model, t))} on disk")  # fmt: skip
+           f"{format_size(memory_bytes(model, t))} of memory, checkpoints up to "
+           f"{format_size(checkpoint_bytes(model, t))} on disk")  # fmt: skip
     for warning in shortages(model, t, files, device.type == "cpu") if world.is_main else ():
         report(warning)
     machine = f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads"

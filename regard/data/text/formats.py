@@ -101,12 +101,17 @@ def read_rows(files: list[Path], columns: str, pair: str, notes: ReadNotes, *, e
                          "pairs, or two line-aligned ones")  # fmt: skip
     for file in files:
         rows = keep_rows(_read(file, columns, pair, notes, every, lenient), file, notes)
-        yield from map(_unbroken, rows) if _ending(file) in PAIRED - {".tsv", ".tab"} else rows
+        yield from _join_lines(rows, file, notes) if _ending(file) in PAIRED - {".tsv", ".tab"} else rows
 
 
-def _unbroken(row: Row) -> Row:
-    """The cells without the line breaks that quotes allow."""
-    return tuple([_BREAKS.sub(" ", cell) if "\n" in cell or "\r" in cell else cell for cell in row])
+def _join_lines(rows: Iterator[Row], file: Path, notes: ReadNotes) -> Iterator[Row]:
+    """The rows with a space for each line break inside a cell."""
+    for row in rows:
+        if any("\n" in cell or "\r" in cell for cell in row):
+            notes.joined[str(file)] = notes.joined.get(str(file), 0) + 1
+            yield tuple([_BREAKS.sub(" ", cell) for cell in row])
+        else:
+            yield row
 
 
 def _read(file: Path, columns: str, pair: str, notes: ReadNotes, every: bool, lenient: bool) -> Iterator[Row | BadRow]:

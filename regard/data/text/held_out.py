@@ -13,7 +13,7 @@ from pathlib import Path
 
 from regard.data.cache import cached
 
-__all__ = ["hash_source", "hold_out_pairs", "hold_out_start", "split_pairs", "split_text"]
+__all__ = ["hash_source", "hold_out_pairs", "hold_out_start", "hold_out_text", "split_pairs"]
 
 MAX_VALID = 2000  # pairs
 MIN_VALID = 50  # pairs, unless that is more than a tenth
@@ -57,9 +57,10 @@ def hold_out_pairs(pairs: Pairs, name: str, identity: object) -> list[tuple[str,
             gone = Counter(target for several in chosen for _, target in several)
             chosen = [several for several in chosen if all(gone[target] < classes[target] for _, target in several)]
         if not chosen or len(smallest) < 2:
-            raise ValueError(f"{name} has {total} pairs of {len(smallest)} different sentences, too few to hold some out for "
-                             "validation; give data.valid=FILE"
-                             if total else f"{name} is empty; give a file with source and target on each line")  # fmt: skip
+            if not total:
+                raise ValueError(f"{name} is empty; give a file with source and target on each line")
+            raise ValueError(f"{name} has {len(smallest):,} different sentences, too few to hold some out for validation; "
+                             "give data.valid=FILE")  # fmt: skip
         return {"pairs": [pair for several in chosen for pair in several]}
 
     folder = cached(["held out", VERSION, identity], write)
@@ -123,7 +124,7 @@ def hold_out_start(text: Callable[[], Iterator[str]], name: str, identity: objec
     return int(json.loads((folder / "about.json").read_text(encoding="utf-8"))["start"])
 
 
-def split_text(text: Callable[[], Iterator[str]], name: str, identity: object, valid: bool) -> Callable[[], Iterator[str]]:
+def hold_out_text(text: Callable[[], Iterator[str]], name: str, identity: object, valid: bool) -> Callable[[], Iterator[str]]:
     """The training text, or the end of it that is held out."""
 
     def stream() -> Iterator[str]:

@@ -11,7 +11,7 @@ from regard.config import nearest
 from regard.data.sources import SOURCES, locate, prefix_of
 from regard.data.text.config import TextData
 from regard.data.text.formats import expand_paths, read_rows
-from regard.data.text.held_out import split_pairs, split_text
+from regard.data.text.held_out import hold_out_text, split_pairs
 from regard.data.text.readers import Pair, read_fraction, read_labeled, read_text
 from regard.data.text.rows import ReadNotes, Row
 from regard.data.text.store import UNKNOWN
@@ -177,7 +177,7 @@ def _hold_out(found: Split, split: str) -> Split:
 
     name = f"{found.name}, held out for validation" if valid else found.name
     return Split(name, split_pairs(found.pairs, found.name, found.identity, valid), [found.identity, "held out", split],
-                 split_text(found.text, found.name, found.identity, valid), part, part)  # fmt: skip
+                 hold_out_text(found.text, found.name, found.identity, valid), part, part)  # fmt: skip
 
 
 def _no_text(name: str) -> Iterator[str]:

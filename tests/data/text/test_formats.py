@@ -90,7 +90,7 @@ def test_bad_lines_are_left_out_and_listed_with_their_number(tmp_path):
 
 def test_a_file_in_which_most_lines_are_bad_is_refused_before_its_end(tmp_path):
     (tmp_path / "a.tsv").write_bytes(b"a\tb\n" + b"no tab\n" * 500 + b"\0")  # the zero byte is never reached
-    with pytest.raises(ValueError, match=r"line 2 has no tab; .* \(100 lines cannot be read\)"):
+    with pytest.raises(ValueError, match=r"line 2 has no tab; .* \(at least 100 lines cannot be read\)"):
         list(read_pairs([tmp_path / "a.tsv"]))
 
 
@@ -142,3 +142,26 @@ def test_a_long_list_of_files_is_a_list(tmp_path, monkeypatch):
     for name in names:
         tsv(tmp_path / name, "p")
     assert [str(file) for file in expand_paths(",".join(names))] == names
+
+
+def test_single_lines_that_are_not_utf8_are_left_out_of_a_short_file(tmp_path):
+    file, lines = tmp_path / "a.tsv", [b"a\tb"] * 20
+    for count in (1, 2):
+        file.write_bytes(b"\n".join([b"gr\xfcn\tx"] * count + lines))
+        notes = ReadNotes()
+        assert list(read_pairs([file], notes=notes)) == [("a", "b")] * 20
+        assert f"{count} line" in notes.lines()[0]
+    file.write_bytes(b"\n".join([b"gr\xfcn\tx"] * 3 + lines))
+    with pytest.raises(ValueError, match=r"line 1 is not UTF-8 at byte .*iconv"):
+        list(read_pairs([file]))
+    file.write_bytes(b"gr\xfcn\tx\n")
+    with pytest.raises(ValueError, match=r"line 1 is not UTF-8 at byte .*iconv"):
+        list(read_pairs([file]))
+
+
+def test_a_file_is_refused_only_if_more_than_half_of_its_lines_are_bad(tmp_path):
+    (tmp_path / "a.tsv").write_text("a\tb\nno tab\n")
+    assert list(read_pairs([tmp_path / "a.tsv"])) == [("a", "b")]
+    (tmp_path / "a.tsv").write_text("a\tb\nno tab\nno tab\n")
+    with pytest.raises(ValueError, match=r"line 2 has no tab; .*2 lines cannot be read"):
+        list(read_pairs([tmp_path / "a.tsv"]))
