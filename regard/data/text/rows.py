@@ -50,6 +50,7 @@ class ReadNotes:
     left_out: dict[str, dict[str, list[int]]] = field(default_factory=dict)  # file → reason → first lines
     counts: dict[str, dict[str, int]] = field(default_factory=dict)  # file → reason → number of rows
 
+    found: dict[str, str] = field(default_factory=dict)  # folder or pattern → how many files are read, and which are not
     joined: dict[str, int] = field(default_factory=dict)  # file → rows in which line breaks became spaces
 
     def leave_out(self, file: Path, row: BadRow) -> None:
@@ -65,7 +66,7 @@ class ReadNotes:
 
     def lines(self) -> list[str]:
         """The notes, one line of text for each."""
-        found = [f"{file}: {columns}" for file, columns in self.columns.items()]
+        found = [f"{name}: {what}" for name, what in (*self.found.items(), *self.columns.items())]
         for file, count in self.joined.items():
             found.append(f"{file}: {count:,} row{'s' * (count > 1)} with line breaks inside a cell, read as spaces")
         for file, counts in self.counts.items():

@@ -5,9 +5,11 @@ import json
 import pytest
 
 from regard.data.text import formats
+from regard.data.text.config import TextData
 from regard.data.text.formats import expand_paths, is_aligned
 from regard.data.text.readers import read_pairs
 from regard.data.text.rows import ReadNotes
+from regard.data.text.splits import find_split
 
 
 def tsv(file, *names):
@@ -56,6 +58,28 @@ def test_patterns_and_folders_are_sorted(tmp_path):
     assert expand_paths(str(folder)) == [*names, folder / "more" / "d.tsv"]
     assert expand_paths(f"{folder}/c.tsv,{folder}/[ab].tsv") == [names[2], *names[:2]]
     assert list(read_pairs(expand_paths(str(folder)))) == wanted(*"abcd")
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.txt", "a.csv"])
+def test_stray_files_of_a_folder_are_named_and_not_read(tmp_path, name):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for file in (name, f"b{name[1:]}"):
+        (folder / file).write_text(f"one{',' if name == 'a.csv' else chr(9)}eins\n" * 3)
+    for stray in ("notes.md", "licence.text", "scan.pdf"):
+        (folder / stray).write_text("These are some notes.\n")
+    notes = ReadNotes()
+    rows = find_split(TextData(train=str(folder), valid=str(folder)), "train").rows(notes)
+    assert list(rows) == [("one", "eins")] * 6
+    assert notes.lines() == [f"{folder}: 2 files; not read: licence.text, notes.md, scan.pdf"]
+
+
+def test_the_number_of_files_of_a_pattern_is_reported(tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.tsv").write_text("one\teins\n")
+    notes, own = ReadNotes(), str(tmp_path / "*.tsv")
+    assert len(list(find_split(TextData(train=own, valid=own), "train").rows(notes))) == 3
+    assert notes.lines() == [f"{own}: 3 files"]
 
 
 def test_a_name_with_a_comma_is_one_file(tmp_path):
