@@ -30,8 +30,8 @@ __all__ = ["FORMAT", "Checkpoint", "RunFolder"]
 
 FORMAT = 3  # raised when an older regard could not read what a newer one writes
 DESCRIPTION = ("model_type", "regard_version", "format")  # keys of config.json that are not the model's own
-FILES = ("run.toml", "config.json", "model.safetensors", "labels.txt", "README.md", "log.jsonl", "tokenizer.json")
-TARGET_TOKENIZER = "target_tokenizer.json"
+FILES = ("run.toml", "config.json", "model.safetensors", "labels.txt", "README.md", "log.jsonl", "tokenizer.json",
+         "target_tokenizer.json")  # fmt: skip
 PARTS = {".lock", ".tokenizer.part", ".fresh"}  # present before a training has begun
 
 
@@ -54,8 +54,7 @@ class RunFolder:
     def __init__(self, path: str | Path, checkpoints: str = ""):
         self.path, self.created = Path(path), False
         self.config, self.run, self.weights = self.path / FILES[1], self.path / FILES[0], self.path / FILES[2]
-        self.labels, self.card, self.log, self.tokenizer = (self.path / name for name in FILES[3:])
-        self.target_tokenizer = self.path / TARGET_TOKENIZER
+        self.labels, self.card, self.log, self.tokenizer, self.target_tokenizer = (self.path / name for name in FILES[3:])
         self.events = self.path / "events"
         self.checkpoints = Path(checkpoints).expanduser() / self.path.resolve().name if checkpoints else self.path / "checkpoints"
         self.part_checkpoint = Checkpoint(self.checkpoints / ".part")  # one that is being written
@@ -163,7 +162,7 @@ class RunFolder:
         """
         self.refuse_foreign()
         write_atomic(self.beginning, b"")
-        for file in (self.run, self.config, self.weights, self.labels, self.card, self.log):
+        for file in (self.run, self.config, self.weights, self.labels, self.card, self.log, self.target_tokenizer):
             file.unlink(missing_ok=True)
         for folder in (*(checkpoint.path for checkpoint in self.saved()), self.part_checkpoint.path, self.events):
             shutil.rmtree(folder, ignore_errors=True)
@@ -198,8 +197,11 @@ class RunFolder:
         os.replace(part, self.weights)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Create the folder and keep other trainings out of it and of its checkpoints; a killed process frees its locks."""
+    def locked(self, fresh: bool = False) -> Iterator[None]:
+        """Create the folder and keep other trainings out of it and of its checkpoints; a killed process frees its locks.
+
+        With `fresh` its run is about to be replaced by a new one.
+        """
         self.created = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
         self._refuse_links()
@@ -208,16 +210,22 @@ class RunFolder:
             for part in self.path.glob(".*.part"):  # left by a killed process
                 part.unlink()
             if self.checkpoints.parent != self.path:
-                self._claim_checkpoints()
+                self._claim_checkpoints(moved=self.started and not fresh)
             yield
 
-    def _claim_checkpoints(self) -> None:
-        """Refuse a folder of checkpoints that belongs to another run."""
+    def _claim_checkpoints(self, moved: bool) -> None:
+        """Refuse a folder of checkpoints that belongs to another run; one that is resumed may have `moved` to here.
+
+        A new run would delete them: their run may be on a disk that is not mounted now.
+        """
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         owner, here = self.checkpoints / ".run", str(self.path.resolve())
         other = owner.read_text(encoding="utf-8") if owner.exists() else here
-        if other != here and RunFolder(other).run.exists():  # else it was moved, to here
+        if other != here and RunFolder(other).run.exists():
             raise ValueError(f"{self.checkpoints} holds the checkpoints of {other}; choose another train.checkpoints, or --out")
+        if other != here and not moved and self.saved():
+            raise ValueError(f"{self.checkpoints} holds the checkpoints of {other}, which is not there now; choose another "
+                             f"train.checkpoints or --out, or delete {self.checkpoints} if they are not needed")  # fmt: skip
         write_atomic(owner, here.encode())
 
     @contextmanager
@@ -232,7 +240,7 @@ class RunFolder:
 
     def _refuse_links(self) -> None:
         """Refuse a folder in which something would be written, or deleted, through a link that leads out of it."""
-        inside = [self.path / name for name in (*FILES, TARGET_TOKENIZER, *PARTS)] + [self.events, *self.events.glob("*")]
+        inside = [self.path / name for name in (*FILES, *PARTS)] + [self.events, *self.events.glob("*")]
         inside += [self.checkpoints] if self.checkpoints.parent == self.path else []
         inside += [file for saved in self.saved() for file in (saved.path, *saved.path.glob("*"))]
         home = self.path.resolve()

@@ -62,6 +62,8 @@ def test_the_states_of_a_run_are_told_apart(regard, home, small_run):
         shutil.rmtree(begun / name)
     for name in ("model.safetensors", "log.jsonl", "README.md"):
         (begun / name).unlink()
+    shutil.copytree(begun, runs / "diverged")
+    (runs / "diverged/events").mkdir()
     imported = shutil.copytree(small_run, runs / "imported")
     shutil.rmtree(imported / "checkpoints")
     (imported / "log.jsonl").unlink()
@@ -71,8 +73,8 @@ def test_the_states_of_a_run_are_told_apart(regard, home, small_run):
     with RunFolder(runs / "killed").locked():
         assert listed(regard)["killed"]["status"] == "running"
     states = {name: run["status"] for name, run in listed(regard).items()}
-    assert states == {"done": "finished", "killed": "interrupted", "begun": "not started", "imported": "imported",
-                      "halved": "left over", "photos": "not a run"}  # fmt: skip
+    assert states == {"done": "finished", "killed": "interrupted", "begun": "not started", "diverged": "no checkpoint",
+                      "imported": "imported", "halved": "left over", "photos": "not a run"}  # fmt: skip
     assert "interrupted at step 10" in regard("runs").out
 
 

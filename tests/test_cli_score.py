@@ -37,7 +37,7 @@ def image_run(photos, tmp_path_factory):
 
 def test_training_photos_in_a_folder_are_counted_and_the_held_out_ones_scored_apart(regard, image_run, photos, tmp_path):
     result = regard("score", image_run, "--on", photos)
-    assert "18 of 20 images are training images: the scores flatter" in result.err
+    assert "18 of 20 images are training images: the scores are too high" in result.err
     assert re.search(r"accuracy, held-out  \(\d of 2 images that are not in the training data; 95 % confidence", result.out)
     copied = tmp_path / "copied"
     (copied / "day").mkdir(parents=True)
@@ -106,7 +106,7 @@ def test_translations_are_counted_and_those_in_the_training_data_said(regard, tm
     assert made.code == 0, made.err
     assert f"data.valid={tmp_path}/valid.tsv train.steps=5 --out {run}\n" in (run / "README.md").read_text()
     result = regard("score", run, "--errors", "--out", tmp_path / "errors.json")
-    assert "1 of 7 sentences are in the training data: the scores flatter" in result.err
+    assert "1 of 7 sentences are in the training data: the scores are too high" in result.err
     assert "BLEU  (7 sentences; nrefs:1|" in result.out
     assert "BLEU, held-out  (6 sentences that are not in the training data; nrefs:1|" in result.out
     assert re.search(r"\d\.\d\d %  exact match  \(\d of 7 answers equal to a reference", result.out)
@@ -165,7 +165,7 @@ def test_error_analysis_is_refused_where_there_is_none(regard, text_runs, small_
 
 def test_classes_of_texts_are_analysed(regard, text_runs):
     result = regard("score", text_runs / "classes", "--errors")
-    assert "60 of 60 texts are in the training data: the scores flatter" in result.err
+    assert "60 of 60 texts are in the training data: the scores are too high" in result.err
     assert "confusion matrix" in result.out
     assert "against" in result.out
 

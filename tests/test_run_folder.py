@@ -1,5 +1,6 @@
 """Nothing is written or deleted outside a run folder, and `train.checkpoints` puts checkpoints in another folder."""
 
+import os
 import shutil
 
 import pytest
@@ -168,6 +169,36 @@ def test_the_checkpoints_of_another_run_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"holds the checkpoints of .*/a/run; choose another train\.checkpoints"):
         fit(run, tmp_path / "b" / "run")
     assert fit(run, tmp_path / "b" / "second").steps == 5  # beside it, in a folder of its name
+
+
+def test_the_checkpoints_of_a_run_that_is_not_there_now_are_not_deleted_by_a_new_one(tmp_path):
+    run = read_run("reverse", (*SMALL, "train.steps=5", f"train.checkpoints={tmp_path / 'other'}"))
+    assert fit(run, tmp_path / "a" / "run").steps == 5
+    os.rename(tmp_path / "a", tmp_path / "unmounted")
+    before = sorted((tmp_path / "other").rglob("*"))
+    for fresh in (False, True):
+        with pytest.raises(ValueError, match=r"holds the checkpoints of .*/a/run, which is not there now; choose another"):
+            fit(run, tmp_path / "b" / "run", fresh=fresh)
+    with pytest.raises(ValueError, match="which is not there now"):
+        fit(run, tmp_path / "unmounted" / "run", fresh=True)
+    assert sorted((tmp_path / "other").rglob("*")) == before
+    more = read_run("reverse", (*SMALL, "train.steps=6", f"train.checkpoints={tmp_path / 'other'}"))
+    assert fit(more, tmp_path / "unmounted" / "run").steps == 6  # it was moved, and is resumed
+
+
+def test_the_tokenizer_of_the_answers_belongs_to_a_run(run):
+    files = RunFolder(run)
+    files.target_tokenizer.write_text("{}")
+    files.run.unlink()
+    assert files.remains
+    shutil.copyfile(files.tokenizer, files.new_tokenizer)
+    files.begin(text=True, labels=())
+    assert not files.target_tokenizer.exists()  # the new run has one vocabulary
+
+
+def test_a_target_tokenizer_of_the_user_is_foreign(tmp_path):
+    (tmp_path / "target_tokenizer.json").write_text(KEEP)
+    assert RunFolder(tmp_path).foreign == ["target_tokenizer.json"]
 
 
 def test_a_model_whose_checkpoints_are_gone_is_not_trained_from_the_start(regard, run):

@@ -21,8 +21,9 @@ import typer
 
 from regard.cli.options import Json
 from regard.data.files import cache_folder
+from regard.data.machine import existing_parent, free_disk, read_memory
 from regard.data.terminal import printable
-from regard.data.units import size
+from regard.data.units import format_size
 from regard.version import VERSION
 
 __all__ = ["Check", "doctor"]
@@ -37,7 +38,7 @@ Fast = Annotated[bool, typer.Option("--fast", help="Skip the self-test and the p
 
 
 class Check(NamedTuple):
-    """One line of the report; a note is no failure."""
+    """One line of the report; only `failed` makes the exit code 1."""
 
     name: str
     status: Literal["ok", "note", "failed"]
@@ -171,12 +172,8 @@ def _cpu_quota() -> float:
 
 
 def _memory() -> Iterator[Check]:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:  # not Linux
-        return
-    kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.split()[1:]}
-    yield Check("memory", "ok", f"{size(1024 * kilobytes['MemAvailable'])} of {size(1024 * kilobytes['MemTotal'])} free")
+    if memory := read_memory():
+        yield Check("memory", "ok", f"{format_size(memory.available)} of {format_size(memory.total)} free")
 
 
 def _disk() -> Iterator[Check]:
@@ -188,11 +185,10 @@ def _disk() -> Iterator[Check]:
 
 
 def _disk_of(name: str, folder: Path) -> Check:
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    found = f"{folder}, {size(free)} free"
+    there, free = existing_parent(folder), free_disk(folder)
+    found = f"{folder}, {format_size(free)} free"
     if name == "cache" and folder.is_dir():
-        found += f", {size(_folder_size(folder))} used; it can be deleted at any time"
+        found += f", {format_size(_folder_size(folder))} used; it can be deleted at any time"
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         where = "set XDG_CACHE_HOME to another folder" if name == "cache" else "choose another folder, or use --out"
         return Check(name, "failed", f"{found}, {there} is not a folder one may write to", where)

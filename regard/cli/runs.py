@@ -10,7 +10,7 @@ import typer
 
 from regard.cli.options import Json
 from regard.data.terminal import printable
-from regard.data.units import size
+from regard.data.units import format_size
 
 if TYPE_CHECKING:
     from regard.train.inventory import RunSummary
@@ -83,13 +83,12 @@ def _print_table(found: list["RunSummary"]) -> None:
 
 
 def _cells(run: "RunSummary") -> tuple[str, ...]:
-
     score = next((f"{value:.2f} {name}" for name, value in run.scores.items()), "")
     score = score or (f"loss {run.loss:.3f}" if run.loss is not None else "")
     status = f"interrupted at step {run.step:,}" if run.status == "interrupted" else run.status
     known = run.status != "imported" and run.steps
     return (
-        str(run.folder), run.task, run.family, f"{run.parameters:,}" if run.parameters else "", size(run.bytes), score,
+        str(run.folder), run.task, run.family, f"{run.parameters:,}" if run.parameters else "", format_size(run.bytes), score,
         f"{run.step:,} of {run.steps:,}" if known else "", _date(run)[:10] if run.modified else "",
         f"{status} ({run.note})" if run.note else status,
     )  # fmt: skip
@@ -103,13 +102,15 @@ def _prune(found: list["RunSummary"], dry_run: bool, yes: bool, json_: bool) -> 
     for run, paths, freed in plans:
         name = printable(run.folder, keep="")
         if paths:
-            print(f"{name}: {size(freed)} of {size(run.bytes)} in {len(paths)} files of checkpoints", file=sys.stderr)
+            print(
+                f"{name}: {format_size(freed)} of {format_size(run.bytes)} in {len(paths)} files of checkpoints", file=sys.stderr
+            )
         elif run.status not in ("finished", "interrupted", "imported"):
             print(f"{name}: left alone, {run.status}", file=sys.stderr)
     plans = [plan for plan in plans if plan[1]]
     total = sum(freed for _, _, freed in plans)
     if plans and not dry_run and not yes:
-        _ask(f"delete them, {size(total)} in all? Finished runs cannot be trained on afterwards")
+        _ask(f"delete them, {format_size(total)} in all? Finished runs cannot be trained on afterwards")
     done = {}
     for run, _, freed in plans:
         try:
@@ -119,7 +120,7 @@ def _prune(found: list["RunSummary"], dry_run: bool, yes: bool, json_: bool) -> 
     if json_:
         print(json.dumps({"dry_run": dry_run, "freed": done}))
     else:
-        print(f"{'would free' if dry_run else 'freed'} {size(sum(done.values()))}")
+        print(f"{'would free' if dry_run else 'freed'} {format_size(sum(done.values()))}")
 
 
 def _ask(question: str) -> None:

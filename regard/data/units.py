@@ -1,9 +1,9 @@
 """Bytes and seconds, for people to read."""
 
-__all__ = ["duration", "size"]
+__all__ = ["format_duration", "format_size"]
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """A number of bytes for people: 812 kB, 3.4 GB."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 999.5:
@@ -12,7 +12,7 @@ def size(count: float) -> str:
     return f"{count:,.1f} TB"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time for people: 45 s, 12 min, 3 h 20 min, 2 d 4 h."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"

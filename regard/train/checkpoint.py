@@ -70,8 +70,8 @@ def save(
 def prune(files: RunFolder, keep: int, every: int, newest: int) -> None:
     """Delete checkpoints no longer needed; those after the step `newest` are damaged ones, which are left alone.
 
-    One whose step is no multiple of `every` was made by Ctrl-C: it goes once it is not the newest, so that the average at the end
-    is over the same checkpoints as in an uninterrupted run.
+    One whose step is no multiple of `every` was made by Ctrl-C or because time had passed: it goes once it is not the newest, so
+    that the average at the end is over the same checkpoints as in any other run.
     """
     age = 0
     for old in reversed([saved for saved in files.saved() if saved.step <= newest]):

@@ -1,6 +1,5 @@
 """What a training will need: memory and disk before it starts, time from its first steps on."""
 
-import shutil
 import time
 from collections import deque
 from pathlib import Path
@@ -8,7 +7,8 @@ from pathlib import Path
 from torch import nn
 
 from regard.config import TrainConfig
-from regard.data.units import duration, size
+from regard.data.machine import free_disk, read_memory
+from regard.data.units import format_duration, format_size
 from regard.run_folder import RunFolder
 from regard.train.checkpoint import RESUMABLE
 
@@ -35,7 +35,7 @@ class StepTimer:
             self.steps.append(seconds)
 
     def pause(self, what: str, every: int, seconds: float) -> None:
-        """Note the time of what happens `every` so many steps, such as an evaluation."""
+        """Note the time of something that happens every `every` steps, such as an evaluation."""
         self.pauses.setdefault((what, every), deque(maxlen=WINDOW)).append(seconds)
 
     @property
@@ -50,10 +50,9 @@ class StepTimer:
 
     def summary(self, step: int, memory: int) -> str:
         """The estimate, for people, from the steps timed so far."""
-        rest, used = max(0, self.train.steps - step), f"; memory so far {size(memory)}" if memory else ""
-        return (
-            f"about {duration(self.left(step))} for {rest:,} more steps of {self.per_step:.2g} s, evaluations not counted{used}"
-        )
+        rest, used = max(0, self.train.steps - step), f"; memory so far {format_size(memory)}" if memory else ""
+        left = format_duration(self.left(step))
+        return f"about {left} for {rest:,} more steps of {self.per_step:.2g} s, evaluations not counted{used}"
 
     def left(self, step: int) -> float:
         """Seconds until the last step, as far as known: an evaluation counts once one has been seen."""
@@ -63,7 +62,7 @@ class StepTimer:
 
 
 class Throttle:
-    """True at most once in so many seconds."""
+    """True at most once in a number of seconds."""
 
     def __init__(self, seconds: float):
         self.seconds, self.last = seconds, time.monotonic()
@@ -94,13 +93,15 @@ def checkpoint_bytes(model: nn.Module, train: TrainConfig) -> int:
 def shortages(model: nn.Module, train: TrainConfig, files: RunFolder, on_cpu: bool) -> list[str]:
     """Warnings, if the disk or the memory of this machine is less than needed."""
     found = []
-    need, have = checkpoint_bytes(model, train), _free(files.checkpoints) + _size_of(files.checkpoints)
+    need, have = checkpoint_bytes(model, train), free_disk(files.checkpoints) + _size_of(files.checkpoints)
     if need > have:
-        found.append(f"warning: checkpoints may need {size(need)}, {files.checkpoints} has room for {size(have)}; free some "
-                     f"space, set train.average=1, or write them to another disk with train.checkpoints=FOLDER")  # fmt: skip
-    need, available = memory_bytes(model, train), _available_memory()
-    if on_cpu and available and need > available:
-        found.append(f"warning: training needs over {size(need)} of memory, {size(available)} is free; use a smaller model")
+        found.append(f"warning: checkpoints may need {format_size(need)}, {files.checkpoints} has room for {format_size(have)}; "
+                     f"free some space, set train.average=1, or write them to another disk with "
+                     f"train.checkpoints=FOLDER")  # fmt: skip
+    need, memory = memory_bytes(model, train), read_memory()
+    if on_cpu and memory and need > memory.available:
+        found.append(f"warning: training needs over {format_size(need)} of memory, {format_size(memory.available)} is free; "
+                     f"use a smaller model")  # fmt: skip
     return found
 
 
@@ -118,21 +119,6 @@ def peak_memory(on_cuda: bool) -> int:
         return used if sys.platform == "darwin" else used * 1024
     except ImportError:  # Windows
         return 0
-
-
-def _available_memory() -> int:
-    """Bytes of memory that are free or can be freed; 0 if unknown."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
-
-
-def _free(path: Path) -> int:
-    """Bytes free on the disk of a path that may not exist yet."""
-    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    return shutil.disk_usage(there).free
 
 
 def _size_of(folder: Path) -> int:

@@ -16,7 +16,9 @@ from regard.run_folder import Checkpoint, RunFolder
 
 __all__ = ["RunSummary", "deletable", "delete", "find_runs", "summarize"]
 
-Status = Literal["finished", "interrupted", "running", "imported", "not started", "damaged", "left over", "not a run"]
+Status = Literal[
+    "finished", "interrupted", "running", "imported", "not started", "no checkpoint", "damaged", "left over", "not a run"
+]
 
 TAIL = 65_536  # bytes of a log that are read, from its end
 TEXT = 1_000_000  # most bytes of run.toml and config.json
@@ -114,7 +116,11 @@ def _status(files: RunFolder, ours: bool) -> tuple[Status, str]:
     if not files.weights.is_file():
         if saved:
             return "interrupted", "its weights are in the checkpoint; continue with --resume"
-        return ("damaged", "no model.safetensors") if files.card.exists() else ("not started", "no checkpoint yet")
+        if files.card.exists():
+            return "damaged", "no model.safetensors"
+        if files.log.exists() or files.events.exists():
+            return "no checkpoint", "stopped before its first one; --resume starts from step 0"
+        return "not started", "no checkpoint yet"
     if not files.log.exists() and not saved:
         return "imported", ""
     return ("finished" if _finished(files) else "interrupted"), ""

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from torch.utils.tensorboard.writer import SummaryWriter
 
 from regard.data.files import write_atomic
-from regard.data.units import duration
+from regard.data.units import format_duration
 from regard.run_folder import RunFolder
 from regard.train.estimate import StepTimer, Throttle
 from regard.train.parallel import World
@@ -69,7 +69,7 @@ class TrainingProgress:
     def update(self, step: int, loss: float, speed: str) -> None:
         """Show where the training stands; call it after each step, it is shown when due."""
         if self.due():
-            left, steps = f"{duration(self.timer.left(step))} left", self.timer.train.steps
+            left, steps = f"{format_duration(self.timer.left(step))} left", self.timer.train.steps
             if self.lines:
                 self.report(f"step {step:,} of {steps:,}: loss {loss:.3f}, {speed}, {left}")
             else:

@@ -26,7 +26,7 @@ from regard.config import Run, to_toml
 from regard.data.files import write_atomic
 from regard.data.position import DataPosition
 from regard.data.terminal import printable
-from regard.data.units import size
+from regard.data.units import format_size
 from regard.models import FAMILIES, load_weights, read_config, saved_tensors, state_tensors
 from regard.run_folder import RunFolder
 from regard.tasks import task_of
@@ -49,6 +49,7 @@ from regard.version import VERSION
 
 __all__ = ["Done", "Interrupted", "fit"]
 
+SAVE_SECONDS = 600.0  # after which a checkpoint is saved though none is due; it is deleted once the next one is there
 WORSE = 0.02  # relative rise of the validation loss above its lowest that is reported at the end
 
 
@@ -79,7 +80,7 @@ def fit(
     with joined(pick_device(run.train.device)) as world:
         if not world.is_main:
             return _fit_worker(run, files, world)
-        with files.locked():
+        with files.locked(fresh):
             with files.removed_if_unused():
                 training = _begin(run, files, fresh, console or Console(stderr=True), world)
             for note in notes:
@@ -166,6 +167,8 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
     if not resuming:
         files.refuse_foreign()
     report = partial(_report, console)
+    if files.started and not resuming and not fresh:
+        report(f"no checkpoint in {files.path} yet; starting from step 0")
     device, task = pick_device(run.train.device), task_of(run)
 
     # 1) A resumed run keeps its model; a fine-tuned one takes its tokenizer from another run.
@@ -215,7 +218,8 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
     report(f"{run.family}: {sum(p.numel() for p in model.parameters()):,} parameters on {device}{words}")
     t = run.train
     report(f"{t.steps:,} steps of up to {task.batch_text(run, t.accumulate * world.size)}; weights, gradients and optimizer take "
-           f"{size(memory_bytes(model, t))} of memory, checkpoints up to {size(checkpoint_bytes(model, t))} on disk")  # fmt: skip
+           f"{format_size(memory_bytes(model, t))} of memory, checkpoints up to "
+           f"{format_size(checkpoint_bytes(model, t))} on disk")  # fmt: skip
     for warning in shortages(model, t, files, device.type == "cpu") if world.is_main else ():
         report(warning)
     machine = f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads"
@@ -254,6 +258,7 @@ def _loop(training: _Training, log: Log | None) -> None:
     timer, name = StepTimer(t), training.run.name
     with progress_bar(training.console, report, name, timer, state.step) as progress, stop_on_signal(world) as stop:
         since, timed = time.monotonic(), 0
+        saved_at = since
         while state.step < t.steps and not state.stopped_early(t.patience):
             state.step, started = state.step + 1, time.monotonic()
 
@@ -318,6 +323,7 @@ def _loop(training: _Training, log: Log | None) -> None:
             # 6) Save, and stop if asked to.
             asked = asked if world.size > 1 else bool(stop)  # several processes stop at the step they have agreed on
             saving = state.step % t.save_every == 0 or last or bool(asked) or state.stopped_early(t.patience)
+            saving = saving or (world.size == 1 and time.monotonic() - saved_at >= SAVE_SECONDS)  # several would have to agree
             if saving:  # only weights that have not diverged
                 with unchanged(model):
                     after = float(task.loss(model, to_device(batches[-1], training.device), t.label_smoothing)[1])
@@ -327,7 +333,8 @@ def _loop(training: _Training, log: Log | None) -> None:
             if saving and log is not None:
                 state.seconds = time.monotonic() - began
                 checkpoint.save(training.files, state, model, optimizer, t.average, t.save_every, training.ema)
-                timer.pause("checkpoint", t.save_every, time.monotonic() - evaluated)
+                saved_at = time.monotonic()
+                timer.pause("checkpoint", t.save_every, saved_at - evaluated)
             since += time.monotonic() - paused
             if asked or (saving and stop and world.size == 1):  # a later request is met at the next step
                 world.wait()  # until it is saved: torchrun ends all once one has ended

@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from small import SMALL
 
 from regard.data.position import DataPosition
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.run_folder import RunFolder
+from regard.tasks import read_run
 from regard.train import checkpoint
+from regard.train.loop import fit
 from regard.train.optim import adam
 from regard.train.state import TrainState
 
@@ -281,3 +284,16 @@ def test_weights_have_the_mode_that_the_umask_gives(umask, mode, tmp_path):
         assert [file.name for file in files.path.iterdir()] == ["model.safetensors"]
     finally:
         os.umask(before)
+
+
+def test_checkpoints_saved_because_time_has_passed_leave_the_same_model(tmp_path, monkeypatch):
+    run = read_run("reverse", (*SMALL, "train.steps=6", "train.save_every=3", "train.average=2"))
+    fit(run, tmp_path / "a")
+    saved, save = [], checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", lambda files, state, *rest: saved.append(state.step) or save(files, state, *rest))
+    monkeypatch.setattr("regard.train.loop.SAVE_SECONDS", 0.0)
+    fit(run, tmp_path / "b")
+    assert saved == [1, 2, 3, 4, 5, 6]
+    a, b = (folder / "model.safetensors" for folder in (tmp_path / "a", tmp_path / "b"))
+    assert a.read_bytes() == b.read_bytes()
+    assert sorted(os.listdir(tmp_path / "b/checkpoints")) == sorted(os.listdir(tmp_path / "a/checkpoints"))

@@ -10,7 +10,8 @@ from rich.console import Console
 from small import SMALL
 
 from regard.config import TrainConfig
-from regard.data.units import duration, size
+from regard.data.machine import Memory
+from regard.data.units import format_duration, format_size
 from regard.models import FAMILIES
 from regard.run_folder import RunFolder
 from regard.tasks import read_run
@@ -44,14 +45,14 @@ def test_evaluations_and_checkpoints_count_once_they_are_known():
     ("seconds", "text"), [(0, "0 s"), (42.4, "42 s"), (719, "12 min"), (12_000, "3 h 20 min"), (187_200, "2 d 4 h")]
 )
 def test_times_are_readable(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(812, "812 bytes"), (3_400, "3.4 kB"), (21_700_000, "22 MB"), (3.44e9, "3.4 GB"), (2e13, "20.0 TB")]
 )
 def test_sizes_are_readable(count, text):
-    assert size(count) == text
+    assert format_size(count) == text
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_sizes_are_readable(count, text):
 def test_checkpoints_take_no_more_disk_than_was_estimated(tmp_path, monkeypatch, changes):
     run = read_run("reverse", (*SMALL, "train.steps=30", "train.save_every=3", *changes))
     seen = []
-    save = estimate.shutil.rmtree  # before anything is deleted, most is on disk
+    save = shutil.rmtree  # before anything is deleted, most is on disk
 
     def measure(path, *rest, **named):
         inodes = {file.stat().st_ino: file.stat().st_size for file in tmp_path.rglob("*.safetensors")}
@@ -88,8 +89,8 @@ def test_a_disk_or_a_memory_that_is_too_small_is_said_before_training(monkeypatc
     run = read_run("reverse", SMALL)
     model, files = FAMILIES[run.family].build(run.model), RunFolder(tmp_path / "run")
     assert estimate.shortages(model, run.train, files, on_cpu=True) == []
-    monkeypatch.setattr(estimate, "_free", lambda path: 1000)
-    monkeypatch.setattr(estimate, "_available_memory", lambda: 1000)
+    monkeypatch.setattr(estimate, "free_disk", lambda path: 1000)
+    monkeypatch.setattr(estimate, "read_memory", lambda: Memory(1000, 2000))
     disk, memory = estimate.shortages(model, run.train, files, on_cpu=True)
     assert disk.startswith("warning: checkpoints may need")
     assert "room for 1.0 kB" in disk

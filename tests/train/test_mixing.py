@@ -1,4 +1,4 @@
-"""`data.mix`: fine-tuning on new data with the old mixed in, the old validation loss and score beside the new ones."""
+"""`data.mix`: fine-tuning on new data with the old mixed in, the old validation loss and score reported with the new ones."""
 
 import json
 
@@ -46,7 +46,7 @@ def home(tmp_path_factory):
 
 
 @pytest.mark.parametrize("task", ["translation", "text_classification"])
-def test_the_old_validation_loss_and_score_stand_beside_the_new_ones(home, task, capsys):
+def test_the_old_validation_loss_and_score_are_reported_with_the_new_ones(home, task, capsys):
     folder = home[task]
     old = str(folder / "old")
     done = fit(fine_tuned(task, folder, f"{old}:0.5"), folder / "mixed")

@@ -248,3 +248,12 @@ def test_the_run_of_a_folder_is_trained_in_another(regard, text, tmp_path):
     assert result.code == 0, result.err
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == (text / "model.safetensors").read_bytes()
     assert files(text) == before
+
+
+def test_resuming_a_run_without_a_checkpoint_says_that_it_starts_over(regard, text):
+    shutil.rmtree(text / "checkpoints")
+    (text / "model.safetensors").unlink()
+    result = regard("train", text, "--resume")
+    assert result.code == 0, result.err
+    assert f"no checkpoint in {text} yet; starting from step 0" in result.err
+    assert "resumed" not in result.err

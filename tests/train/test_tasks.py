@@ -15,6 +15,7 @@ from tiny_tasks import BERT_SHAPE, EVERY_TASK, SHAPES, WORDS, tiny_run, write_da
 import regard
 from regard.data.position import DataPosition
 from regard.models import FAMILIES
+from regard.run_folder import RunFolder
 from regard.tasks import TASKS
 from regard.train.loop import fit
 
@@ -136,11 +137,13 @@ def test_a_file_in_which_each_text_has_its_own_class_is_refused(tmp_path):
         fit(labelled_run(tmp_path, tmp_path / "ids.tsv"), tmp_path / "run")
 
 
-def test_a_class_of_two_lines_is_refused(tmp_path):
+def test_a_class_of_two_lines_is_joined_and_reported(tmp_path):
     rows = [{"source": "a b", "target": label} for label in ("for\nit", "against")] * 5
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(ValueError, match=r"the class 'for\\nit' in its text 1, 'a b'; a class is one line"):
-        fit(labelled_run(tmp_path, tmp_path / "rows.jsonl"), tmp_path / "run")
+    output = io.StringIO()
+    fit(labelled_run(tmp_path, tmp_path / "rows.jsonl"), tmp_path / "run", console=Console(file=output, width=400))
+    assert "rows.jsonl: 5 rows with line breaks inside a cell, read as spaces" in output.getvalue()
+    assert RunFolder(tmp_path / "run").read_labels() == ("against", "for it")
 
 
 def test_classes_are_counted_and_overfitting_is_reported(tmp_path):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard.data.documents.document import MAX_BYTES, Document
 from regard.data.documents.inline import Mark, from_tags, to_tags
+from regard.data.xml_parts import declares_entities
 
 if TYPE_CHECKING:
     from lxml.etree import _Element as Element  # type: ignore[import-untyped]
@@ -22,6 +23,9 @@ MAX_FILES = 10_000
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _TEXT = frozenset(f"{_W}{name}" for name in ("rPr", "t", "br", "cr", "tab", "noBreakHyphen", "lastRenderedPageBreak"))
 _DROPPED = frozenset(f"{_W}{name}" for name in ("proofErr",))
+# Around runs: links, tracked insertions and moves, content controls, recognised names, fields such as a cross-reference.
+_CONTAINERS = frozenset(f"{_W}{name}" for name in ("hyperlink", "ins", "moveTo", "sdt", "smartTag", "customXml", "fldSimple"))
+_UNWRAPPED = frozenset(f"{_W}{name}" for name in ("ins", "moveTo", "smartTag"))  # if they hold more than text
 
 
 class _Piece(NamedTuple):
@@ -47,7 +51,7 @@ def read_docx(content: bytes) -> Document:
         raise ValueError(f"is not a readable Word file ({type(error).__name__}); save it again as .docx") from None
     writers, texts = list[Callable[[str], None]](), list[str]()
     for root in roots:
-        for paragraph in root.iter(f"{_W}p"):
+        for paragraph in list(root.iter(f"{_W}p")):
             _add_paragraph(paragraph, writers, texts)
 
     def render(answers: list[str]) -> bytes:
@@ -69,9 +73,9 @@ def _check_archive(content: bytes) -> None:
             if len(entries) > MAX_FILES or size > 4 * MAX_BYTES:
                 raise ValueError(f"has {len(entries):,} files of {size:,} bytes unpacked; wanted at most {4 * MAX_BYTES:,}")
             for entry in entries:
-                if entry.filename.endswith((".xml", ".rels")):
+                if entry.filename.lower().endswith((".xml", ".rels")):
                     with archive.open(entry) as part:
-                        if b"<!DOCTYPE" in part.read(4096).upper():
+                        if declares_entities(part):
                             raise ValueError(f"declares a document type in {entry.filename}; save it again as .docx")
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise ValueError(f"is not a Word file ({error}); save it as .docx") from None
@@ -105,19 +109,21 @@ def _add_paragraph(paragraph: "Element", writers: list[Callable[[str], None]], t
     before, after = text[:start], text[len(text.rstrip()) :]
 
     def write(answer: str) -> None:
-        place = inside[0].element
+        place = paragraph.makeelement(f"{_W}proofErr")  # stands where the first piece was, which may itself be moved
+        inside[0].element.addprevious(place)
         current, made = template, list["Element"]()
         for part in from_tags(before + answer + after, tags):
             if isinstance(part, str):
                 made.append(_with_text(current, part))
             elif not owners[part].is_text:
-                made.append(copy.deepcopy(owners[part].element))
+                made.append(owners[part].element)  # moved, not copied: a text box inside it is written later
             else:
                 current = owners[part] if not tags[part].startswith("</") else template
-        for element in made:
-            place.addprevious(element)
         for piece in inside:
             piece.element.getparent().remove(piece.element)
+        for element in made:
+            place.addprevious(element)
+        place.getparent().remove(place)
 
     writers.append(write)
     texts.append(text.strip())
@@ -126,6 +132,7 @@ def _add_paragraph(paragraph: "Element", writers: list[Callable[[str], None]], t
 def _pieces(paragraph: "Element") -> list[_Piece]:
     """The runs of a paragraph, those that follow each other with one formatting joined."""
     pieces = list[_Piece]()
+    _unwrap(paragraph)
     for child in list(paragraph):
         if child.tag == f"{_W}r" and all(part.tag in _TEXT for part in child):
             piece = _Piece(child, _text_of(child), _formatting(child), True)
@@ -135,14 +142,38 @@ def _pieces(paragraph: "Element") -> list[_Piece]:
                 pieces[-1] = pieces[-1]._replace(text=pieces[-1].text + piece.text)
             else:
                 pieces.append(piece)
-        elif child.tag == f"{_W}hyperlink" and all(part.tag == f"{_W}r" and all(p.tag in _TEXT for p in part) for part in child):
-            text = "".join(_text_of(run) for run in child)
-            pieces.append(_Piece(child, text, b"link" + str(len(pieces)).encode(), bool(text)))
+        elif child.tag in _CONTAINERS and (text := _text_inside(child)):
+            pieces.append(_Piece(child, text, b"container" + str(len(pieces)).encode(), True))
         elif child.tag in _DROPPED:  # where a spelling mistake was
             paragraph.remove(child)
         elif child.tag != f"{_W}pPr":
             pieces.append(_Piece(child, "", b"", False))
     return pieces
+
+
+def _unwrap(paragraph: "Element") -> None:
+    """Replace insertions that hold more than text, such as a picture, by their content, as if the change were accepted."""
+    for child in list(paragraph):
+        if child.tag in _UNWRAPPED and not _text_inside(child):
+            _unwrap(child)
+            for part in list(child):
+                child.addprevious(part)
+            paragraph.remove(child)
+
+
+def _text_inside(container: "Element") -> str:
+    """The text of a container's runs, if they hold nothing else; of a field only if it has letters: others are page numbers."""
+    content = container.find(f"{_W}sdtContent") if container.tag == f"{_W}sdt" else container
+    texts = list[str]()
+    for part in content if content is not None else ():
+        if part.tag == f"{_W}r" and all(inner.tag in _TEXT for inner in part):
+            texts.append(_text_of(part))
+        elif part.tag in _CONTAINERS and (text := _text_inside(part)):
+            texts.append(text)
+        elif not str(part.tag).endswith("Pr") and part.tag not in _DROPPED:
+            return ""
+    text = "".join(texts)
+    return text if container.tag != f"{_W}fldSimple" or any(map(str.isalpha, text)) else ""
 
 
 def _text_of(run: "Element") -> str:
@@ -157,20 +188,20 @@ def _formatting(run: "Element") -> bytes:
     if properties is None:
         return b""
     plain = copy.deepcopy(properties)
-    for name in ("lang", "noProof", "rFonts"):  # of no effect on what is bold or red
-        for found in plain.findall(f"{_W}{name}") if name != "rFonts" else ():
+    for name in ("lang", "noProof"):  # of no effect on what is bold or red
+        for found in plain.findall(f"{_W}{name}"):
             plain.remove(found)
     return bytes(tostring(plain, method="c14n")) if len(plain) else b""
 
 
 def _with_text(piece: _Piece, text: str) -> "Element":
-    """A copy of a run, or of a link with one run, that has this text."""
+    """A copy of a run, or of a link or another container with one run, that has this text."""
     element: Any = copy.deepcopy(piece.element)
     run = element
-    if element.tag == f"{_W}hyperlink":
-        run, *others = list(element)
+    if element.tag in _CONTAINERS:
+        run, *others = element.iter(f"{_W}r")
         for other in others:
-            element.remove(other)
+            other.getparent().remove(other)
     for part in list(run):
         if part.tag != f"{_W}rPr":
             run.remove(part)

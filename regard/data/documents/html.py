@@ -6,49 +6,16 @@ Text in script, style, pre, code and the like, and in elements with translate="n
 import html
 import re
 from html.parser import HTMLParser
-from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from regard.data.documents.document import Document, decode_document
 from regard.data.documents.inline import Mark, from_tags, to_tags
 
 __all__ = ["read_html"]
 
-INLINE = frozenset(
-    [
-        "a",
-        "abbr",
-        "acronym",
-        "b",
-        "bdi",
-        "bdo",
-        "big",
-        "cite",
-        "data",
-        "del",
-        "dfn",
-        "em",
-        "font",
-        "i",
-        "img",
-        "ins",
-        "label",
-        "mark",
-        "q",
-        "ruby",
-        "s",
-        "small",
-        "span",
-        "strike",
-        "strong",
-        "sub",
-        "sup",
-        "time",
-        "tt",
-        "u",
-        "wbr",
-    ]
-)
+INLINE = frozenset(["a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font",
+                    "i", "img", "ins", "label", "mark", "q", "ruby", "s", "small", "span", "strike", "strong",
+                    "sub", "sup", "time", "tt", "u", "wbr"])  # fmt: skip
 VOID = frozenset(["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"])
 CODE = frozenset(["code", "kbd", "samp", "var"])  # not translated, but inside a sentence
 SKIPPED = frozenset(["script", "style", "pre", "textarea", "svg", "math", "template", "object", "iframe", "canvas", "noscript"])
@@ -56,8 +23,11 @@ MAX_OPEN = 500  # characters < in a row, without a >
 _ATTRIBUTE = re.compile(r"""(?i)(?<=\s)(?:alt|title)\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)')""")
 
 
+_Kind = Literal["text", "open", "close", "empty", "other"]
+
+
 class _Event(NamedTuple):
-    kind: str  # text, open, close, empty or other
+    kind: _Kind
     name: str
     start: int
     kept: bool  # translate="no"
@@ -74,7 +44,7 @@ class _Tokens(HTMLParser):
         self.close()
         self.events.append(_Event("other", "", len(text), False))
 
-    def _add(self, kind: str, name: str = "", kept: bool = False) -> None:
+    def _add(self, kind: _Kind, name: str = "", kept: bool = False) -> None:
         line, column = self.getpos()
         self.events.append(_Event(kind, name, self._lines[line - 1] + column, kept))
 
@@ -114,7 +84,7 @@ class _Tokens(HTMLParser):
 class _Part(NamedTuple):
     """A stretch of the page: text, an inline mark, or anything else."""
 
-    kind: str  # text, open, close, empty or other
+    kind: _Kind
     name: str
     raw: str
 
@@ -182,7 +152,7 @@ def _add_block(parts: list[_Part], start: int, end: int, blocks: list[_Block | _
         return
     first, last = spoken[0], spoken[-1] + 1
     inside = [
-        re.sub(r"\s+", " ", html.unescape(part.raw)) if part.kind == "text" else Mark(part.kind, part.name)
+        Mark(part.kind, part.name) if part.kind in ("open", "close", "empty") else re.sub(r"\s+", " ", html.unescape(part.raw))
         for part in parts[first:last]
     ]  # fmt: skip
     text, tags = to_tags(inside)
@@ -193,28 +163,25 @@ def _add_block(parts: list[_Part], start: int, end: int, blocks: list[_Block | _
 
 def _parts(page: str) -> list[_Part]:
     """The page in pieces; what is not translated is one piece with its tags."""
-    events, parts = _Tokens(page).events, list[_Part]()
+    events = _Tokens(page).events
+    found = list[tuple[_Kind, str, int]]()  # kind, name and start of each part; it ends where the next one starts
     skipped, depth = "", 0  # inside an element that is not translated, and how many of its name are open
-    start = events[0].start
-    if start:
-        parts.append(_Part("other", "", page[:start]))
-    for event, after in pairwise(events):
-        raw = page[event.start : after.start]
+    if events[0].start:
+        found.append(("other", "", 0))
+    for event in events[:-1]:
         if skipped:
-            parts[-1] = parts[-1]._replace(raw=parts[-1].raw + raw)
             depth += (event.kind == "open" and event.name == skipped) - (event.kind == "close" and event.name == skipped)
             skipped = skipped if depth else ""
         elif event.kind == "open" and (event.name in SKIPPED or event.name in CODE or event.kept):
             inline = event.name in CODE or event.name in INLINE
-            parts.append(_Part("empty" if inline else "other", "kept", raw))
+            found.append(("empty" if inline else "other", "kept", event.start))
             skipped, depth = event.name, 1
         elif event.kind == "text":
-            if parts and parts[-1].kind == "text":
-                parts[-1] = parts[-1]._replace(raw=parts[-1].raw + raw)
-            else:
-                parts.append(_Part("text", "", raw))
+            if not found or found[-1][0] != "text":
+                found.append(("text", "", event.start))
         elif event.name in INLINE or event.name == "!":
-            parts.append(_Part(event.kind, event.name, raw))
+            found.append((event.kind, event.name, event.start))
         else:
-            parts.append(_Part("other", event.name, raw))
-    return parts
+            found.append(("other", event.name, event.start))
+    ends = [*(start for _, _, start in found[1:]), len(page)]
+    return [_Part(kind, name, page[start:end]) for (kind, name, start), end in zip(found, ends, strict=False)]

@@ -4,8 +4,9 @@ A translation has the tags where its words are.  If they do not nest there, they
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 __all__ = ["Mark", "from_tags", "to_tags"]
 
@@ -15,25 +16,25 @@ _TAG = re.compile(r"</?g\d+/?>")
 class Mark(NamedTuple):
     """A mark between texts: what it opens or closes, or neither; `name` says which closing mark belongs to which opening one."""
 
-    kind: str  # open, close or empty
+    kind: Literal["open", "close", "empty"]
     name: str = ""
 
 
 def to_tags(parts: Sequence[str | Mark]) -> tuple[str, list[str]]:
     """The text with a tag for each mark, and the tags in their order."""
-    tags, stack, written, count = list[str](), list[tuple[str, int]](), list[str](), 0
+    tags, written, count = list[str](), list[str](), 0
+    opened = defaultdict[str, list[int]](list)  # numbers of the marks that are open, by name
     for part in parts:
         if isinstance(part, str):
             written.append(part)
             continue
-        opened = next((at for at in range(len(stack) - 1, -1, -1) if stack[at][0] == part.name), None)
-        if part.kind == "close" and opened is not None:
-            tags.append(f"</g{stack.pop(opened)[1]}>")
+        if part.kind == "close" and opened[part.name]:
+            tags.append(f"</g{opened[part.name].pop()}>")
         else:
             count += 1
             tags.append(f"<g{count}>" if part.kind == "open" else f"<g{count}/>")
             if part.kind == "open":
-                stack.append((part.name, count))
+                opened[part.name].append(count)
         written.append(tags[-1])
     return "".join(written), tags
 

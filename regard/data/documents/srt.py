@@ -21,7 +21,7 @@ WIDTH = 42  # characters of a line of subtitles
 def read_srt(content: bytes) -> Document:
     """The text of each cue; a cue with a line that begins with a dash, after the first, is a dialogue and keeps its lines."""
     mark, text = decode_document(content)
-    if not re.search(_TIME, text):
+    if not re.search(rf"^{_TIME}", text, re.MULTILINE):
         raise ValueError("has no line of times such as 00:00:01,000 --> 00:00:02,000; is it a subtitle file?")
     cues = list(_CUE.finditer(text))
     texts = []

@@ -8,7 +8,7 @@ from regard.data.documents.document import Document, decode_document
 
 __all__ = ["read_txt"]
 
-_PARAGRAPHS = re.compile(r"((?:[ \t]*(?:\r\n|\n|\r(?!\n))){2,})")
+_PARAGRAPHS = re.compile(r"((?<![ \t])(?:[ \t]*+(?:\r\n|\n|\r(?!\n))){2,})")  # possessive: linear in a long row of spaces
 _BREAK = re.compile(r"\r\n|\n|\r")
 MIN_WIDTH, MAX_WIDTH = 40, 120  # of a line that was wrapped by hand
 

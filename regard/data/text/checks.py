@@ -162,7 +162,7 @@ def _check(train: Split, valid: Split, languages: bool, strict: bool, progress: 
     yield from read_valid.lines()
     if leaked:
         count = f"{sum(row[0] in leaked for row in compared):,} of {len(compared):,} validation sentences"
-        yield f"{valid.name}: {count} are also in the training data: their scores will flatter"
+        yield f"{valid.name}: {count} are also in the training data: their scores will be too high"
     if wrong_valid := sum(map(words.swapped, compared)):
         yield f"{valid.name}: {_counted(wrong_valid, what)} whose languages are probably swapped"
 

@@ -94,8 +94,8 @@ def choose_columns(first: Sequence[str], columns: str, file: Path, lenient: bool
     `pair` chooses the columns of its languages, unless `columns` names others.
     """
     if pair and columns == DEFAULT:
-        if indexes := choose_languages(first, pair, file, lenient):
-            return Columns(indexes, tuple(first[index].strip() for index in indexes))
+        if both := choose_languages(first, pair, file, lenient):
+            return Columns(both, tuple(first[index].strip() for index in both))
     elif pair and not lenient:
         found = choose_columns(first, columns, file)
         require_agreement(found.header, columns, pair, file)

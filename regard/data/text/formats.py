@@ -19,27 +19,53 @@ from regard.data.text.rows import BadRow, ReadNotes, Row, bad_row, keep_rows
 from regard.data.text.tables import read_parquet, read_xlsx
 from regard.data.text.tmx import read_tmx
 
-__all__ = ["ENDINGS", "expand_paths", "is_aligned", "read_rows"]
+__all__ = ["ENDINGS", "expand_paths", "find_pair_files", "is_aligned", "read_rows"]
 
 PAIRED = frozenset((".tsv", ".tab", ".csv", ".jsonl", ".ndjson", ".json", ".tmx", ".xlsx", ".parquet"))
 ENDINGS = PAIRED | {".txt", ".text", ".md"}  # read from a folder; plain or .gz
 SNIFFED = 100  # lines that decide whether a file holds tabs
 MAX_FILES = 10_000  # of a folder or a pattern
+NAMED = 5  # files of a folder that are not read
 
 _BREAKS = re.compile(r"\s*[\r\n]\s*")
 
 
 def expand_paths(own: str) -> list[Path]:
     """The files of `data.train`: paths, patterns and folders, separated by commas; those of a pattern or folder are sorted."""
-    parts = [own] if os.path.exists(os.path.expanduser(own)) else [part.strip() for part in own.split(",")]
-    return [file for part in parts if part for file in _expand(part)]
+    return [file for part in _parts(own) for file in _expand(part)]
+
+
+def _parts(own: str) -> list[str]:
+    if os.path.exists(os.path.expanduser(own)):
+        return [own]
+    return [part for name in own.split(",") if (part := name.strip())]
+
+
+def find_pair_files(own: str, notes: ReadNotes) -> list[Path]:
+    """The files of `expand_paths` that may hold pairs; `notes` gets how many a folder or pattern has, and which are not read.
+
+    Of a folder, plain texts without tabs are left out if other files hold pairs: they are notes, not data.
+    """
+    files = list[Path]()
+    for part in _parts(own):
+        found, path, rest = _expand(part), Path(part).expanduser(), ""
+        if path.is_dir():
+            paired = [file for file in found if _ending(file) in PAIRED or _has_tabs(file)]
+            found = paired or [file for file in found if _ending(file) != ".md"] or found
+            chosen = set(found)
+            others = sorted(str(file.relative_to(path)) for file in islice(_inside(path), MAX_FILES) if file not in chosen)
+            rest = f"; not read: {', '.join(others[:NAMED])}" if others else ""
+            rest += f" and {len(others) - NAMED:,} more" if len(others) > NAMED else ""
+        if path.is_dir() or len(found) > 1:
+            notes.found[part] = f"{len(found):,} file{'s' * (len(found) > 1)}{rest}"
+        files += found
+    return files
 
 
 def _expand(part: str) -> list[Path]:
     path = Path(part).expanduser()
     if path.is_dir():
-        inside = (file for file in path.rglob("*") if not any(name.startswith(".") for name in file.relative_to(path).parts))
-        found = _few((file for file in inside if _ending(file) in ENDINGS and file.is_file()), part)
+        found = _few((file for file in _inside(path) if _ending(file) in ENDINGS), part)
         if not found:
             raise ValueError(
                 f"{part} is a folder without text files ({', '.join(sorted(ENDINGS))}); give a file, or another folder"
@@ -53,6 +79,12 @@ def _expand(part: str) -> list[Path]:
     if not os.path.exists(path):
         raise ValueError(f"no file {part}; check the path")
     return [path]
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    """The files of a folder and its folders, without hidden ones."""
+    inside = (file for file in folder.rglob("*") if not any(name.startswith(".") for name in file.relative_to(folder).parts))
+    return (file for file in inside if file.is_file())
 
 
 def _few(files: Iterator[Path], part: str) -> list[Path]:
@@ -101,12 +133,17 @@ def read_rows(files: list[Path], columns: str, pair: str, notes: ReadNotes, *, e
                          "pairs, or two line-aligned ones")  # fmt: skip
     for file in files:
         rows = keep_rows(_read(file, columns, pair, notes, every, lenient), file, notes)
-        yield from map(_unbroken, rows) if _ending(file) in PAIRED - {".tsv", ".tab"} else rows
+        yield from _join_lines(rows, file, notes) if _ending(file) in PAIRED - {".tsv", ".tab"} else rows
 
 
-def _unbroken(row: Row) -> Row:
-    """The cells without the line breaks that quotes allow."""
-    return tuple([_BREAKS.sub(" ", cell) if "\n" in cell or "\r" in cell else cell for cell in row])
+def _join_lines(rows: Iterator[Row], file: Path, notes: ReadNotes) -> Iterator[Row]:
+    """The rows with a space for each line break inside a cell."""
+    for row in rows:
+        if any("\n" in cell or "\r" in cell for cell in row):
+            notes.joined[str(file)] = notes.joined.get(str(file), 0) + 1
+            yield tuple([_BREAKS.sub(" ", cell) for cell in row])
+        else:
+            yield row
 
 
 def _read(file: Path, columns: str, pair: str, notes: ReadNotes, every: bool, lenient: bool) -> Iterator[Row | BadRow]:

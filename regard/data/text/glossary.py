@@ -102,7 +102,7 @@ def read_glossary(file: Path) -> Glossary:
     if bad:
         names = ", ".join(map(str, bad[:SHOWN])) + (f" and {len(bad) - SHOWN} more" if len(bad) > SHOWN else "")
         lines = "line" if len(bad) == 1 else "lines"
-        raise ValueError(f"{file} {lines} {names}: wanted a source term, a tab and a target term; mend or remove them")
+        raise ValueError(f"{file} {lines} {names}: wanted a source term, a tab and a target term; correct or remove them")
     return _build(rows, str(file))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from regard.data.cache import cached
 
-__all__ = ["hash_source", "hold_out_pairs", "hold_out_start", "split_pairs", "split_text"]
+__all__ = ["hash_source", "hold_out_pairs", "hold_out_start", "hold_out_text", "split_pairs"]
 
 MAX_VALID = 2000  # pairs
 MIN_VALID = 50  # pairs, unless that is more than a tenth
@@ -22,7 +22,7 @@ MAX_TAIL, MIN_TAIL = 2_000_000, 20_000  # characters of a plain text
 MIN_TEXT = 200  # characters of a plain text that can be split
 MAX_CHARACTERS = 10_000  # of a text that is held out
 MAX_CLASSES = 1000  # more different targets are not classes
-VERSION = 2  # of this choice
+VERSION = 3  # of this choice and its file
 
 Pairs = Callable[[], Iterator[tuple[str, str]]]
 
@@ -52,19 +52,20 @@ def hold_out_pairs(pairs: Pairs, name: str, identity: object) -> list[tuple[str,
                     limit, smallest = kept[-1], {key: smallest[key] for key in kept[:-1]}
                     copies = Counter({key: copies[key] for key in smallest})
         size = min(MAX_VALID, max(total // EVERY, min(MIN_VALID, total // 10), 1))
-        held = _collect(pairs, smallest, copies, _choose(copies, size))
+        chosen = _collect(pairs, smallest, copies, _choose(copies, size))
         if len(classes) <= MAX_CLASSES and 2 * len(classes) <= total:  # classes: at least one text of each is for training
-            gone = Counter(target for several in held for _, target in several)
-            held = [several for several in held if all(gone[target] < classes[target] for _, target in several)]
-        if not held or len(smallest) < 2:
-            raise ValueError(f"{name} has {total} pairs of {len(smallest)} different sentences, too few to hold some out for "
-                             "validation; give data.valid=FILE"
-                             if total else f"{name} is empty; give a file with source and target on each line")  # fmt: skip
-        return {"held": [pair for several in held for pair in several]}
+            gone = Counter(target for several in chosen for _, target in several)
+            chosen = [several for several in chosen if all(gone[target] < classes[target] for _, target in several)]
+        if not chosen or len(smallest) < 2:
+            if not total:
+                raise ValueError(f"{name} is empty; give a file with source and target on each line")
+            raise ValueError(f"{name} has {len(smallest):,} different sentences, too few to hold some out for validation; "
+                             "give data.valid=FILE")  # fmt: skip
+        return {"pairs": [pair for several in chosen for pair in several]}
 
     folder = cached(["held out", VERSION, identity], write)
-    held = json.loads((folder / "about.json").read_text(encoding="utf-8"))["held"]
-    return [(source, target) for source, target in held]
+    found = json.loads((folder / "about.json").read_text(encoding="utf-8"))["pairs"]
+    return [(source, target) for source, target in found]
 
 
 def _choose(copies: Counter[int], size: int) -> list[int]:
@@ -95,10 +96,10 @@ def split_pairs(pairs: Pairs, name: str, identity: object, valid: bool) -> Pairs
     """The training pairs, or the validation pairs: all of each sentence held out, so that each pair is in one of the two."""
 
     def stream() -> Iterator[tuple[str, str]]:
-        held = hold_out_pairs(pairs, name, identity)
-        sources = {source.strip().casefold() for source, _ in held}
+        validation = hold_out_pairs(pairs, name, identity)
+        sources = {source.strip().casefold() for source, _ in validation}
         train = (pair for pair in pairs() if pair[0].strip().casefold() not in sources or not pair[1].strip())
-        yield from held if valid else train  # a pair without a target is for training, which counts it as left out
+        yield from validation if valid else train  # a pair without a target is for training, which counts it as left out
 
     return stream
 
@@ -123,7 +124,7 @@ def hold_out_start(text: Callable[[], Iterator[str]], name: str, identity: objec
     return int(json.loads((folder / "about.json").read_text(encoding="utf-8"))["start"])
 
 
-def split_text(text: Callable[[], Iterator[str]], name: str, identity: object, valid: bool) -> Callable[[], Iterator[str]]:
+def hold_out_text(text: Callable[[], Iterator[str]], name: str, identity: object, valid: bool) -> Callable[[], Iterator[str]]:
     """The training text, or the end of it that is held out."""
 
     def stream() -> Iterator[str]:

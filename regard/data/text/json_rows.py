@@ -117,7 +117,18 @@ def _row(value: object, keys: list[str], number: int) -> Row | BadRow:
     if len(texts) < len(keys):
         has = ", ".join(map(str, value))[:200] if isinstance(value, dict) else type(value).__name__
         wanted = " and ".join(map(repr, keys))
-        return BadRow(number, f"needs text under {wanted}, it has {has}", "name its keys in data.columns")
+        return BadRow(number, f"needs text under {wanted}, it has {has}", f"name its keys in data.columns{_suggest(value)}")
     if any("\ud800" <= character <= "\udfff" for text in texts if not text.isascii() for character in text):
         return BadRow(number, "holds half a character (a surrogate such as \\ud800)", "fix the JSON")
     return texts
+
+
+def _suggest(value: object) -> str:
+    """The first object inside another that has two texts, as columns to choose."""
+    for key, inside in value.items() if isinstance(value, dict) else ():
+        texts = (
+            [name for name, text in islice(inside.items(), MAX_KEYS) if isinstance(text, str)] if isinstance(inside, dict) else []
+        )
+        if len(texts) > 1:
+            return f", such as data.columns={key[:40]}.{texts[0][:40]},{key[:40]}.{texts[1][:40]}"
+    return ""

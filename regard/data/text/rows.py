@@ -16,7 +16,8 @@ from regard.data.terminal import printable
 __all__ = ["ALL", "BadRow", "ReadNotes", "Row", "bad_row", "keep_rows"]
 
 MAX_SHARE = 0.5  # of rows that cannot be read
-MAX_SHARE_NOT_UTF8 = 0.01  # more are a file in another encoding
+MAX_SHARE_NOT_UTF8 = 0.01  # more are a file in another encoding,
+MIN_NOT_UTF8 = 3  # unless they are single lines
 ALL = 1.0  # of rows that another language or purpose may need: refused only if no other row is left
 EARLY = 100  # bad rows after which a file is judged before its end
 NAMED = 10  # lines named for each reason
@@ -49,6 +50,9 @@ class ReadNotes:
     left_out: dict[str, dict[str, list[int]]] = field(default_factory=dict)  # file → reason → first lines
     counts: dict[str, dict[str, int]] = field(default_factory=dict)  # file → reason → number of rows
 
+    found: dict[str, str] = field(default_factory=dict)  # folder or pattern → how many files are read, and which are not
+    joined: dict[str, int] = field(default_factory=dict)  # file → rows in which line breaks became spaces
+
     def leave_out(self, file: Path, row: BadRow) -> None:
         """Note a row that cannot be read."""
         if self.strict:
@@ -62,7 +66,9 @@ class ReadNotes:
 
     def lines(self) -> list[str]:
         """The notes, one line of text for each."""
-        found = [f"{file}: {columns}" for file, columns in self.columns.items()]
+        found = [f"{name}: {what}" for name, what in (*self.found.items(), *self.columns.items())]
+        for file, count in self.joined.items():
+            found.append(f"{file}: {count:,} row{'s' * (count > 1)} with line breaks inside a cell, read as spaces")
         for file, counts in self.counts.items():
             reasons = []
             for reason, count in counts.items():
@@ -74,8 +80,8 @@ class ReadNotes:
         return [printable(line, keep="") for line in found]
 
 
-def _refusal(file: Path, row: BadRow, like_it: int) -> ValueError:
-    more = f" ({like_it:,} lines cannot be read)" if like_it > 1 else ""
+def _refusal(file: Path, row: BadRow, like_it: int, at_least: str = "") -> ValueError:
+    more = f" ({at_least}{like_it:,} lines cannot be read)" if like_it > 1 else ""
     return ValueError(
         f"{row.file or file} line {row.number} {printable(row.reason, keep='')}; {printable(row.advice, keep='')}{more}"
     )
@@ -86,9 +92,10 @@ def keep_rows(rows: Iterable[Row | BadRow], file: Path, notes: ReadNotes) -> Ite
     kept = bad = 0
     firsts, counts = dict[float, BadRow](), Counter[float]()  # by the share that is allowed of their kind
 
-    def judge(share: float) -> None:
-        if counts[share] >= share * (kept + bad):
-            raise _refusal(file, firsts[share], counts[share])
+    def judge(share: float, at_least: str = "") -> None:
+        too_many = counts[share] > share * (kept + bad) and (share != MAX_SHARE_NOT_UTF8 or counts[share] >= MIN_NOT_UTF8)
+        if too_many or not kept:
+            raise _refusal(file, firsts[share], counts[share], at_least)
 
     for row in rows:
         if not isinstance(row, BadRow):
@@ -100,6 +107,6 @@ def keep_rows(rows: Iterable[Row | BadRow], file: Path, notes: ReadNotes) -> Ite
         counts[row.max_share] += 1
         bad += 1
         if counts[row.max_share] % EARLY == 0 and row.max_share < ALL:
-            judge(row.max_share)
+            judge(row.max_share, "at least ")  # the rest is not read
     for share in firsts:
         judge(share)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from regard.config import nearest
 from regard.data.sources import SOURCES, locate, prefix_of
 from regard.data.text.config import TextData
-from regard.data.text.formats import expand_paths, read_rows
-from regard.data.text.held_out import split_pairs, split_text
+from regard.data.text.formats import expand_paths, find_pair_files, read_rows
+from regard.data.text.held_out import hold_out_text, split_pairs
 from regard.data.text.readers import Pair, read_fraction, read_labeled, read_text
 from regard.data.text.rows import ReadNotes, Row
 from regard.data.text.store import UNKNOWN
@@ -158,7 +158,8 @@ def _from_files(own: str | list[Path], data: TextData, name: str, prefix: str, l
     stamps = [(str(file.resolve()), (s := file.stat()).st_size, s.st_mtime_ns) for file in files]
 
     def rows(notes: ReadNotes, every: bool = False) -> Iterator[Row]:
-        found = read_rows(files, data.columns, data.pair, notes, every=every, lenient=lenient)
+        paired = own if isinstance(own, list) else find_pair_files(own, notes)
+        found = read_rows(paired, data.columns, data.pair, notes, every=every, lenient=lenient)
         return ((prefix + row[0], *row[1:]) for row in found) if prefix else found
 
     pairs = lambda: map(itemgetter(0, 1), rows(ReadNotes(data.strict)))  # noqa: E731
@@ -177,7 +178,7 @@ def _hold_out(found: Split, split: str) -> Split:
 
     name = f"{found.name}, held out for validation" if valid else found.name
     return Split(name, split_pairs(found.pairs, found.name, found.identity, valid), [found.identity, "held out", split],
-                 split_text(found.text, found.name, found.identity, valid), part, part)  # fmt: skip
+                 hold_out_text(found.text, found.name, found.identity, valid), part, part)  # fmt: skip
 
 
 def _no_text(name: str) -> Iterator[str]:

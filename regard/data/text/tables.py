@@ -15,6 +15,7 @@ from regard.data.text.columns import DEFAULT, choose_languages, column_names, is
 from regard.data.text.delimited import Record, choose_cells
 from regard.data.text.json_rows import lookup
 from regard.data.text.rows import BadRow, ReadNotes, Row
+from regard.data.xml_parts import declares_entities
 
 __all__ = ["read_parquet", "read_xlsx"]
 
@@ -33,7 +34,7 @@ def read_xlsx(
     return choose_cells(_sheet(file), file, columns, notes, every, lenient, ",", pair)
 
 
-def _sheet(file: Path) -> Iterator[Record]:
+def _sheet(file: Path) -> Iterator[Record | BadRow]:
     openpyxl = _require("openpyxl", file)
     _require_small(file)
     with open_bytes(file) as stream:
@@ -52,6 +53,9 @@ def _sheet(file: Path) -> Iterator[Record]:
                     raise ValueError(f"it has over {MAX_ROWS:,} rows")
                 for number, row in batch:
                     cells = [_cell(value) for value in row]
+                    if any(len(cell) > MAX_LINE for cell in cells):
+                        yield _too_long(number)
+                        continue
                     width = max((index for index, cell in enumerate(cells, 1) if cell), default=0)
                     if width:
                         yield number, cells[: max(2, width)]
@@ -86,9 +90,9 @@ def _require_small(file: Path) -> None:
             for member in members:
                 if member.filename.lower().endswith((".xml", ".rels")):
                     with archive.open(member) as part:
-                        head = part.read(MAX_LINE)
-                    if b"<!DOCTYPE" in head or b"<!ENTITY" in head:
-                        raise ValueError(f"{file} declares XML entities, which regard does not expand; save it again, or as CSV")
+                        if declares_entities(part):
+                            raise ValueError(f"{file} declares XML entities, which regard does not expand; save it again, or "
+                                             "as CSV")  # fmt: skip
     except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"{file} is not an Excel file ({_short(error)}); save it again as .xlsx, or as CSV") from None
 
@@ -104,7 +108,8 @@ def read_parquet(file: Path, columns: str, notes: ReadNotes, *, lenient: bool = 
                 for column in range(table.metadata.num_columns):
                     size = table.metadata.row_group(group).column(column).total_uncompressed_size
                     if size > MAX_CHUNK:
-                        raise ValueError(f"{file} has {size:,} bytes in one column chunk; at most {MAX_CHUNK:,} are read")
+                        raise ValueError(f"{file} has {size:,} bytes in one column chunk; at most {MAX_CHUNK:,} are "
+                                         "read: write smaller row groups")  # fmt: skip
             notes.columns[str(file)] = f"columns {', '.join(keys)}"
             notes.names[str(file)] = tuple(keys)
             tops = list(dict.fromkeys(_top(key, table.schema_arrow.names) for key in keys))
@@ -123,8 +128,12 @@ def _parquet_row(row: dict[str, object], keys: list[str], number: int) -> Row | 
     if len(texts) < len(keys):
         return BadRow(number, f"has no text under {' and '.join(keys)}", "name its columns in data.columns")
     if any(len(text) > MAX_LINE for text in texts):
-        return BadRow(number, f"has over {MAX_LINE:,} characters", "break it into shorter texts, or leave it out")
+        return _too_long(number)
     return texts
+
+
+def _too_long(number: int) -> BadRow:
+    return BadRow(number, f"has over {MAX_LINE:,} characters", "break it into shorter texts, or leave it out")
 
 
 def _keys(schema: Any, columns: str, file: Path, pair: str = "", lenient: bool = False) -> list[str]:
@@ -146,7 +155,7 @@ def _keys(schema: Any, columns: str, file: Path, pair: str = "", lenient: bool =
     if columns == DEFAULT and (len(leaves) == 2 or is_header(names[:2])):
         return leaves if len(leaves) == 2 else names[:2]
     raise ValueError(f"{file} has the columns {', '.join([*names, *(leaf for leaf in leaves if '.' in leaf)][:12])}; "
-                     f"data.columns={columns} is not among them")  # fmt: skip
+                     f"data.columns={columns} is not among them; choose two of them")  # fmt: skip
 
 
 def _text_leaves(field: Any, prefix: str) -> list[str]:

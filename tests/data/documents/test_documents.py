@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+import time
 import zipfile
 
 import pytest
@@ -250,3 +251,92 @@ def test_each_speaker_of_a_cue_is_a_line():
         assert document.texts == [lines]
         assert document.render([lines.upper()]).decode() == cue + lines.upper() + "\n"
     assert read_srt((cue + "Tom went\nhome.\n").encode()).texts == ["Tom went home."]
+
+
+def word_paragraph(inner: str) -> bytes:
+    """A Word file of one paragraph, given as XML."""
+    docx = pytest.importorskip("docx")
+    from docx.oxml import parse_xml
+
+    made = docx.Document()
+    names = ('xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" xmlns:v="urn:schemas-microsoft-com:vml" '
+             'xmlns:wps="http://schemas.microsoft.com/office/word/2010/wordprocessingShape"')  # fmt: skip
+    made.element.body.insert(0, parse_xml(f"<w:p {names}>{inner}</w:p>"))
+    stream = io.BytesIO()
+    made.save(stream)
+    return stream.getvalue()
+
+
+def word_texts(content: bytes) -> str:
+    """All text of the main part of a Word file, as a reader sees it."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return " ".join(re.findall(r"<w:t[ >][^<>]*?>?([^<>]+)</w:t>", archive.read("word/document.xml").decode()))
+
+
+def test_a_text_box_inside_a_paragraph_is_translated():
+    box = f"<w:txbxContent><w:p>{run_of('in the box')}</w:p></w:txbxContent>"
+    box = f"<w:r><w:pict><v:textbox>{box}</v:textbox></w:pict></w:r>"
+    for inner in (f"<w:r><w:t>before</w:t></w:r>{box}<w:r><w:t>after</w:t></w:r>", f"{box}<w:r><w:t>after</w:t></w:r>"):
+        document = read_docx(word_paragraph(inner))
+        assert "in the box" in document.texts
+        written = document.render(upper(document.texts))
+        assert word_texts(written) == word_texts(word_paragraph(inner)).upper()
+
+
+def run_of(text: str) -> str:
+    return f'<w:r><w:t xml:space="preserve">{text}</w:t></w:r>'
+
+
+@pytest.mark.parametrize("container", [
+    '<w:ins w:id="1" w:author="A">{}</w:ins>', '<w:smartTag w:element="City">{}</w:smartTag>',
+    "<w:sdt><w:sdtPr/><w:sdtContent>{}</w:sdtContent></w:sdt>", '<w:fldSimple w:instr="REF x">{}</w:fldSimple>',
+    '<w:ins w:id="1" w:author="A"><w:hyperlink w:anchor="x">{}</w:hyperlink></w:ins>',
+    '<w:ins w:id="1" w:author="A">{}<w:r><w:drawing/></w:r></w:ins>',
+])  # fmt: skip
+@pytest.mark.parametrize("around", [("see ", " here"), ("", "")])
+def test_insertions_content_controls_and_fields_are_translated(container, around):
+    before, after = (run_of(text) if text else "" for text in around)
+    inner = before + container.format(run_of("the new ") + run_of("words")) + after
+    document = read_docx(word_paragraph(inner))
+    assert re.sub("<[^>]*>", "", document.texts[0]) == f"{around[0]}the new words{around[1]}"
+    written = document.render(upper(document.texts))
+    assert word_texts(written).split() == f"{around[0]}the new words{around[1]}".upper().split()
+    with zipfile.ZipFile(io.BytesIO(written)) as archive:
+        page = archive.read("word/document.xml").decode()
+    if "drawing" in container:
+        assert page.count("<w:drawing/>") == 1
+    else:  # the container stays around its words
+        assert container.split()[0].strip("<>").removesuffix(">").split("><")[0] in page
+
+
+def test_a_page_number_stays_a_field():
+    document = read_docx(
+        word_paragraph(f'{run_of("Page ")}<w:fldSimple w:instr="PAGE">{run_of("7")}</w:fldSimple>{run_of(" ends")}')
+    )
+    assert document.texts == ["Page <g1/> ends"]
+
+
+def test_a_deleted_text_stays_as_it_is():
+    deleted = '<w:del w:id="1" w:author="A"><w:r><w:delText>gone</w:delText></w:r></w:del>'
+    document = read_docx(word_paragraph(run_of("some ") + deleted + run_of("words")))
+    assert document.texts == ["some <g1/>words"]
+
+
+def seconds(function, *arguments) -> float:
+    start = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize(("read", "piece", "size"), [
+    (lambda text: read_srt(b"00:00:01,000 --> 00:00:02,000\nx\n\n" + text), b"1", 20_000),
+    (lambda text: read_srt(text + b"\n00:00:01,000 --> 00:00:02,000\nx"), b"1", 20_000),
+    (read_txt, b" ", 20_000), (read_txt, b" \t\n", 20_000), (read_txt, b"a ", 20_000),
+    (read_html, b"a&amp;", 10_000), (lambda text: read_html(b"<pre>" + text), b"<b>x</b>", 10_000), (read_html, b"<b>x", 4_000),
+    (read_html, b"<b>x</i>", 4_000),
+])  # fmt: skip
+def test_the_time_to_read_a_document_grows_with_its_length_and_not_faster(read, piece, size):
+    read(piece * size)  # warm
+    short = min(seconds(read, piece * size) for _ in range(3))
+    long = min(seconds(read, piece * (4 * size)) for _ in range(3))
+    assert long < 10 * short + 0.5  # 16 times as long, if it were quadratic

@@ -60,7 +60,7 @@ def test_validation_sentences_in_the_training_data_are_counted(tmp_path):
     data = write(tmp_path, rows[:250], [*rows[240:], rows[249]])
     _, reports, _ = ready(data, tmp_path)
     assert reports[2:] == [
-        f"{data.valid}: 11 of 61 validation sentences are also in the training data: their scores will flatter"
+        f"{data.valid}: 11 of 61 validation sentences are also in the training data: their scores will be too high"
     ]
 
 
@@ -95,7 +95,7 @@ def test_labelled_texts_are_checked_without_languages(tmp_path):
     _, reports, _ = ready(data, tmp_path, "text_classification")
     assert reports[3:] == [
         f"{data.train}: 7 duplicate texts; 3 texts with HTML entities such as &amp;",
-        f"{data.valid}: 1 of 1 validation sentences are also in the training data: their scores will flatter",
+        f"{data.valid}: 1 of 1 validation sentences are also in the training data: their scores will be too high",
     ]
 
 

@@ -5,9 +5,11 @@ import json
 import pytest
 
 from regard.data.text import formats
+from regard.data.text.config import TextData
 from regard.data.text.formats import expand_paths, is_aligned
 from regard.data.text.readers import read_pairs
 from regard.data.text.rows import ReadNotes
+from regard.data.text.splits import find_split
 
 
 def tsv(file, *names):
@@ -58,6 +60,28 @@ def test_patterns_and_folders_are_sorted(tmp_path):
     assert list(read_pairs(expand_paths(str(folder)))) == wanted(*"abcd")
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.txt", "a.csv"])
+def test_stray_files_of_a_folder_are_named_and_not_read(tmp_path, name):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for file in (name, f"b{name[1:]}"):
+        (folder / file).write_text(f"one{',' if name == 'a.csv' else chr(9)}eins\n" * 3)
+    for stray in ("notes.md", "licence.text", "scan.pdf"):
+        (folder / stray).write_text("These are some notes.\n")
+    notes = ReadNotes()
+    rows = find_split(TextData(train=str(folder), valid=str(folder)), "train").rows(notes)
+    assert list(rows) == [("one", "eins")] * 6
+    assert notes.lines() == [f"{folder}: 2 files; not read: licence.text, notes.md, scan.pdf"]
+
+
+def test_the_number_of_files_of_a_pattern_is_reported(tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.tsv").write_text("one\teins\n")
+    notes, own = ReadNotes(), str(tmp_path / "*.tsv")
+    assert len(list(find_split(TextData(train=own, valid=own), "train").rows(notes))) == 3
+    assert notes.lines() == [f"{own}: 3 files"]
+
+
 def test_a_name_with_a_comma_is_one_file(tmp_path):
     assert expand_paths(str(tsv(tmp_path / "a,b.tsv", "p"))) == [tmp_path / "a,b.tsv"]
 
@@ -90,7 +114,7 @@ def test_bad_lines_are_left_out_and_listed_with_their_number(tmp_path):
 
 def test_a_file_in_which_most_lines_are_bad_is_refused_before_its_end(tmp_path):
     (tmp_path / "a.tsv").write_bytes(b"a\tb\n" + b"no tab\n" * 500 + b"\0")  # the zero byte is never reached
-    with pytest.raises(ValueError, match=r"line 2 has no tab; .* \(100 lines cannot be read\)"):
+    with pytest.raises(ValueError, match=r"line 2 has no tab; .* \(at least 100 lines cannot be read\)"):
         list(read_pairs([tmp_path / "a.tsv"]))
 
 
@@ -142,3 +166,26 @@ def test_a_long_list_of_files_is_a_list(tmp_path, monkeypatch):
     for name in names:
         tsv(tmp_path / name, "p")
     assert [str(file) for file in expand_paths(",".join(names))] == names
+
+
+def test_single_lines_that_are_not_utf8_are_left_out_of_a_short_file(tmp_path):
+    file, lines = tmp_path / "a.tsv", [b"a\tb"] * 20
+    for count in (1, 2):
+        file.write_bytes(b"\n".join([b"gr\xfcn\tx"] * count + lines))
+        notes = ReadNotes()
+        assert list(read_pairs([file], notes=notes)) == [("a", "b")] * 20
+        assert f"{count} line" in notes.lines()[0]
+    file.write_bytes(b"\n".join([b"gr\xfcn\tx"] * 3 + lines))
+    with pytest.raises(ValueError, match=r"line 1 is not UTF-8 at byte .*iconv"):
+        list(read_pairs([file]))
+    file.write_bytes(b"gr\xfcn\tx\n")
+    with pytest.raises(ValueError, match=r"line 1 is not UTF-8 at byte .*iconv"):
+        list(read_pairs([file]))
+
+
+def test_a_file_is_refused_only_if_more_than_half_of_its_lines_are_bad(tmp_path):
+    (tmp_path / "a.tsv").write_text("a\tb\nno tab\n")
+    assert list(read_pairs([tmp_path / "a.tsv"])) == [("a", "b")]
+    (tmp_path / "a.tsv").write_text("a\tb\nno tab\nno tab\n")
+    with pytest.raises(ValueError, match=r"line 2 has no tab; .*2 lines cannot be read"):
+        list(read_pairs([tmp_path / "a.tsv"]))

@@ -78,7 +78,7 @@ def test_every_class_has_a_text_for_training(tmp_path):
 
 
 @pytest.mark.parametrize(("rows", "message"), [
-    ([("a", "b")], "has 1 pairs of 1 different sentences, too few to hold some out for validation; give data.valid=FILE"),
+    ([("a", "b")], "has 1 different sentences, too few to hold some out for validation; give data.valid=FILE"),
     ([("a", "b")] * 30, "too few to hold some out"), ([], "is empty; give a file"),
 ])  # fmt: skip
 def test_too_few_pairs_are_refused(tmp_path, rows, message):

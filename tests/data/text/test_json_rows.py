@@ -24,6 +24,12 @@ def test_nested_keys_have_dots(tmp_path):
         list(read_pairs([tmp_path / "a.jsonl"], "translation.fr,translation.de"))
 
 
+def test_nested_keys_are_suggested(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"id": 1, "translation": {"en": "A", "it": "B"}}) + "\n")
+    with pytest.raises(ValueError, match=r"keys in data\.columns, such as data\.columns=translation\.en,translation\.it"):
+        list(read_pairs([tmp_path / "a.jsonl"]))
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(rows=st.lists(st.tuples(TEXT, TEXT), max_size=5), size=st.integers(1, 40), indent=st.sampled_from([None, 2]),
        ascii_only=st.booleans())  # fmt: skip

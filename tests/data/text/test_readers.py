@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from regard.data.text import readers as text
 from regard.data.text.readers import read_fraction, read_labeled, read_pairs, read_text
+from regard.data.text.rows import ReadNotes
 
 PAIRS = [("A dog.", "Un cane."), ("Größe", "grandezza"), ("क्या हाल है?", 'he said "hi" \\ \' ,')]
 
@@ -92,7 +93,7 @@ def test_an_empty_file_has_no_pairs(tmp_path):
 
 def test_pairs_are_streamed_up_to_the_bad_line(tmp_path):
     (tmp_path / "a.tsv").write_bytes(b"a\tb\nbad\n")
-    stream = read_pairs([tmp_path / "a.tsv"])
+    stream = read_pairs([tmp_path / "a.tsv"], notes=ReadNotes(strict=True))
     assert next(stream) == ("a", "b")
     with pytest.raises(ValueError, match="line 2 has no tab; wanted source, a tab, target"):
         next(stream)
@@ -113,7 +114,7 @@ def test_pairs_are_streamed_up_to_the_bad_line(tmp_path):
 ])  # fmt: skip
 def test_a_bad_line_is_named_with_its_file(tmp_path, name, content, message):
     with pytest.raises(ValueError, match=message) as error:
-        pairs(tmp_path, content, names=[name])
+        pairs(tmp_path, content, names=[name], notes=ReadNotes(strict=True))
     assert str(tmp_path / name) in str(error.value)
 
 
@@ -129,7 +130,7 @@ def test_misaligned_files_are_named_with_the_line_where_one_ends(tmp_path, longe
 
 def test_a_bad_byte_in_the_second_of_two_files_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"a\.it line 2 is not UTF-8 at byte 1"):
-        pairs(tmp_path, b"a\nb\n", b"a\n\xff\n", names=("a.en", "a.it"))
+        pairs(tmp_path, b"a\nb\n", b"a\n\xff\n", names=("a.en", "a.it"), notes=ReadNotes(strict=True))
 
 
 @pytest.mark.parametrize("names", [(), ("a", "b", "c")])

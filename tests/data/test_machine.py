@@ -1,0 +1,20 @@
+"""Memory and disk of this machine."""
+
+import shutil
+
+from regard.data import machine
+from regard.data.machine import existing_parent, free_disk, read_memory
+
+
+def test_memory_is_read_in_bytes_or_unknown(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "MEMINFO", tmp_path / "meminfo")
+    assert read_memory() is None
+    (tmp_path / "meminfo").write_text("MemTotal:       2000 kB\nMemFree: 1 kB\nMemAvailable:    500 kB\n")
+    assert read_memory() == (500 * 1024, 2000 * 1024)
+    (tmp_path / "meminfo").write_text("MemTotal:       2000 kB\n")  # a kernel before 3.14
+    assert read_memory() is None
+
+
+def test_the_disk_of_a_folder_that_does_not_exist_is_that_of_its_parent(tmp_path):
+    assert existing_parent(tmp_path / "a" / "b") == tmp_path
+    assert abs(free_disk(tmp_path / "a") - shutil.disk_usage(tmp_path).free) < 1 << 30
