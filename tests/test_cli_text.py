@@ -215,7 +215,9 @@ def test_decoding_options_survive_export_and_import(regard, text_runs, tmp_path)
     assert regard("import", tmp_path / "out", "--to", tmp_path / "back").code == 0
     how = load(tmp_path / "back").run.decode
     assert (how.beam_size, how.length_penalty) == (3, 0.3)
-    before, after = (load(folder).translate(["a good film"], n_best=3, tokens=20) for folder in (tmp_path / "t5", tmp_path / "back"))
+    before, after = (
+        load(folder).translate(["a good film"], n_best=3, tokens=20) for folder in (tmp_path / "t5", tmp_path / "back")
+    )
     assert before == after
 
 
