@@ -47,5 +47,6 @@ def export(
     formats = {"hf": hf.export_run, "word2vec": word2vec.export_vectors}
     if to not in formats:
         raise ValueError(f"no format {to!r}; there is {', '.join(formats)}")
-    formats[to](Path(run), out)
+    for line in formats[to](Path(run), out) or ():
+        note(f"note: {line}")
     write(f"saved in {out}")

@@ -70,7 +70,7 @@ FAMILY = HFFamily(
     "bert", "bert", BERT, _parse_config, _describe_config, _map_tensors, SIZES, KEYS, "bert.",
     aliases=lambda hf: {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
              "cls.predictions.decoder.bias": "cls.predictions.bias"},
-    ignored=("embeddings.position_ids", "cls.seq_relationship.weight", "cls.seq_relationship.bias"),
+    ignored=("embeddings.position_ids",), dropped=("cls.seq_relationship.weight", "cls.seq_relationship.bias"),
     heads=lambda c: ("lm_head",) if c.classes else ("lm_head", "pooler"), headless="BertModel",
     text=TextFormat("wordpiece", {"pad_token_id": "pad"}, roles={"cls": "bos", "sep": "eos"}, adds_bos=True,
                     inputs=("input_ids", "token_type_ids", "attention_mask"), generates=False),

@@ -10,7 +10,7 @@ from regard.config import DecodeConfig, build
 from regard.interop.keys import CONFIG, KeyTable, check_keys
 from regard.interop.tables import HFConfig, TextFormat
 
-__all__ = ["CONFIG_KEYS", "GENERATION", "GENERATION_KEYS", "Generation", "describe_generation", "read_generation"]
+__all__ = ["CONFIG_KEYS", "GENERATION", "GENERATION_KEYS", "NO_LIMIT", "Generation", "describe_generation", "read_generation"]
 
 GENERATION = "generation_config.json"
 GENERATION_KEYS = KeyTable.of(

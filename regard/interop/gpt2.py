@@ -52,6 +52,7 @@ FAMILY = HFFamily(
     "gpt2", "gpt", GPT, _parse_config, _describe_config, _map_tensors, SIZES, KEYS, "transformer.",
     aliases=lambda hf: {} if hf.get("tie_word_embeddings") is False else {"lm_head.weight": "transformer.wte.weight"},
     ignored=(".attn.bias", ".attn.masked_bias"),
+    unsupported=("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "DoubleHeadsModel"),
     text=TextFormat("bytes", {"pad_token_id": "pad", "eos_token_id": "eos", "bos_token_id": "bos"},
                     unchecked=("pad_token_id",), adds_eos=False, padding_side="left"),
 )  # fmt: skip

@@ -24,9 +24,14 @@ from regard.data.files import sync_folder, write_atomic
 from regard.data.image.store import resize_side
 from regard.data.text.tokenizer import Tokenizer
 from regard.interop import weights
-from regard.interop.generation import GENERATION, Generation, describe_generation, read_generation
+from regard.interop.generation import GENERATION, NO_LIMIT, Generation, describe_generation, read_generation
 from regard.interop.image_processor import PROCESSOR, ImagePreprocessing, describe_processor, read_processor
-from regard.interop.sentence_transformers import FILES, SentenceTransformer, read_sentence_transformer
+from regard.interop.sentence_transformers import (
+    FILES,
+    SentenceTransformer,
+    describe_sentence_transformer,
+    read_sentence_transformer,
+)
 from regard.interop.tables import SEQ2SEQ, TextFormat
 from regard.interop.tokenizer import add_special_tokens, describe_tokenizer, read_tokenizers_for
 from regard.interop.weights import ImportedModel, export_model, import_model
@@ -69,7 +74,7 @@ def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -
         generation, sentences = Generation(), SentenceTransformer()
         data: dict[str, object] = {}
         if text := imported.table.text:
-            sentences = read_sentence_transformer(folder)
+            sentences = read_sentence_transformer(folder, imported.config.dim)
             tokenizer, target = read_tokenizers_for(imported, text, folder, lowercase=sentences.lowercase)
             max_len = getattr(imported.config, "max_len", MAX_LEN)
             if sentences.max_len:
@@ -93,13 +98,35 @@ def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -
         files.write_description(run.family, dataclasses.asdict(imported.config), version)
         if labels := _labels(imported):
             files.write_labels(labels)
-        write_atomic(files.card, _model_card(imported, run, version, name or folder.name, generation.notes).encode())
+        notes = (*generation.notes, *_notes_of_heads(imported, sentences))
+        write_atomic(files.card, _model_card(imported, run, version, name or folder.name, notes).encode())
         write_atomic(files.run, to_toml(run).encode())
-    return generation.notes
+    return notes
 
 
-def export_run(folder: Path, to: Path) -> None:
-    """Convert a run to a folder for `AutoModel`, `AutoTokenizer` or `AutoImageProcessor`, and pipelines."""
+def _notes_of_heads(imported: ImportedModel, sentences: SentenceTransformer) -> Iterator[str]:
+    """What a user should know of heads that the checkpoint lacks, or that ours does."""
+    if imported.dropped:
+        yield f"regard's {imported.table.family} has no place for {', '.join(imported.dropped)}: left out"
+    if "classifier" in imported.untrained:
+        yield "the checkpoint has no weights for classes: these are randomly initialized and need training"
+    for name in imported.checkpoint.architectures:
+        if is_embedder(imported.untrained, imported.config) and name.endswith(("ForMaskedLM", "ForSequenceClassification")):
+            yield f"config.json has architectures = {name!r}, but there are no weights of its head: the run only embeds texts"
+    if is_embedder(imported.untrained, imported.config) and not sentences.normalizes:
+        yield "`regard embed` gives the mean of a text's tokens scaled to length 1; the checkpoint does not scale it"
+
+
+def is_embedder(untrained: Sequence[str], config: object) -> bool:
+    """Whether a model only embeds texts, as one from sentence-transformers."""
+    return "lm_head" in untrained and not getattr(config, "classes", 0)
+
+
+def export_run(folder: Path, to: Path) -> tuple[str, ...]:
+    """Convert a run to a folder for `AutoModel`, `AutoTokenizer` or `AutoImageProcessor`, and pipelines.
+
+    Returns what its user should know.
+    """
     run = _read_run(folder)
     family, config, untrained, files_of_run = run.family, run.model, run.untrained, RunFolder(folder)
     hf = weights.describe_config(family, config, untrained)  # refuses an unsupported model before anything else is read
@@ -108,16 +135,24 @@ def export_run(folder: Path, to: Path) -> None:
         if labels := files_of_run.read_labels():
             names = dict(enumerate(labels))
             hf |= {"id2label": names, "label2id": {label: i for i, label in names.items()}}
-        table, files = weights.family_of(family, config), dict[str, dict[str, object]]()
+        table, files, notes = weights.family_of(family, config), dict[str, dict[str, object]](), list[str]()
         if text := table.text:
             files |= _text_files(files_of_run.tokenizer, run, text, hf)
             write_atomic(part / "tokenizer.json", add_special_tokens(files_of_run.tokenizer, text).encode())
+            if text.seq2seq and not run.decode.max_length and not table.image_processor:
+                notes.append(f"the run has no decode.max_length and stops after 20 + twice the length of the source; "
+                             f"transformers will stop at max_length = {files[GENERATION]['max_length']}")  # fmt: skip
+            if is_embedder(untrained, config):
+                (part / "1_Pooling").mkdir()
+                for name, content in describe_sentence_transformer(config.dim, min(run.data.max_len + 2, config.max_len)).items():
+                    write_atomic(part / name, json.dumps(content, indent=2).encode())
         if table.image_processor:
             size, data, half = config.image, run.data, [0.5] * config.channels
             how = ImagePreprocessing(size, resize_side(data, size), data.fit, data.resample, data.mean or half, data.std or half)
             files = {"config.json": hf, **files, PROCESSOR: describe_processor(how)}
         if text and table.image_processor:
             files[GENERATION]["max_length"] = min(run.data.max_len + 2, config.max_len)  # start and end included
+            files[GENERATION].pop(NO_LIMIT, None)
         if getattr(config, "target_vocab", 0):
             write_atomic(
                 part / "target_tokenizer.json", add_special_tokens(files_of_run.target_tokenizer, text or SEQ2SEQ).encode()
@@ -125,6 +160,7 @@ def export_run(folder: Path, to: Path) -> None:
         for name, content in files.items():
             write_atomic(part / name, json.dumps(content, indent=2, ensure_ascii=False).encode())
         weights.write_weights(family, config, model, part, untrained)
+    return tuple(notes)
 
 
 def _read_run(folder: Path) -> Run:
@@ -212,7 +248,7 @@ def _read_licence(folder: Path) -> str:
 def _model_card(imported: ImportedModel, run: Run, version: str, source: str, notes: Sequence[str]) -> str:
     kind = (imported.checkpoint.architectures or [imported.table.model_type])[0]
     count = sum(p.numel() for p in imported.model.parameters())
-    parts = " and ".join(HEADS[head] for head in imported.untrained)
+    parts = " and ".join(HEADS[head] for head in imported.untrained if head != "classifier")  # which has a note
     lines = [
         "---", "library_name: regard", *([f"license: {run.licence}"] if run.licence else []), "---", f"# {run.name}", "",
         f"The Hugging Face checkpoint `{source}`, a {kind} of {count:,} parameters, imported by regard {version}.",

@@ -181,6 +181,8 @@ class HFFamily(Generic[C]):
     prefix: str = ""  # of tensor names; a checkpoint without heads omits it
     aliases: Callable[[HFCheckpoint], Mapping[str, str]] = lambda hf: {}  # second name of a tied tensor → first name
     ignored: tuple[str, ...] = ()  # endings of tensors that we do not need
+    dropped: tuple[str, ...] = ()  # endings of tensors of heads that ours lacks: an import names them
+    unsupported: tuple[str, ...] = ()  # endings of classes whose head we lack and whose results depend on it
     heads: Callable[[C], tuple[str, ...]] = lambda config: ()  # of ours, optional in a checkpoint
     headless: str = ""  # the class without heads
     normalize: Callable[[HFCheckpoint], Weights] = lambda hf: hf.weights  # equivalent forms → one

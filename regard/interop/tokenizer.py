@@ -45,7 +45,7 @@ def read_tokenizers_for(
     options, config = read_json(folder, "tokenizer_config.json"), imported.config
     two = getattr(config, "target_vocab", 0)
     check_keys("tokenizer_config.json", options, KEYS | KeyTable.of("separate_vocabs") if two else KEYS)
-    inner = _as_their_class(read_tokenizer(folder, text.tokenizer_hint), imported, text, options)
+    inner = _as_their_class(read_tokenizer(folder, text.tokenizer_hint, config.vocab), imported, text, options)
     if lowercase:
         inner.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([inner.normalizer] if inner.normalizer else [])])
     tokenizer, target = Tokenizer(inner), None
@@ -112,13 +112,16 @@ def _check_template(inner: tokenizers.Tokenizer, text: TextFormat, family: str) 
                          f"{wanted[1]} after a text: correct the post_processor of tokenizer.json")  # fmt: skip
 
 
-def read_tokenizer(folder: Path, hint: str = "") -> tokenizers.Tokenizer:
-    """Read a checkpoint's tokenizer, from tokenizer.json or an older format; `hint` says how to get one."""
+def read_tokenizer(folder: Path, hint: str = "", vocab: int | None = None) -> tokenizers.Tokenizer:
+    """Read a checkpoint's tokenizer, of at most `vocab` tokens, from tokenizer.json or an older format.
+
+    `hint` says how to get one.
+    """
     files = {file.name for file in folder.iterdir()}
     try:
         if "tokenizer.json" in files:
             with name_errors("cannot read its tokenizer"):
-                return read_tokenizer_json(folder / "tokenizer.json")
+                return read_tokenizer_json(folder / "tokenizer.json", vocab)
         if "vocab.txt" in files:
             return _read_wordpiece(folder)
         if {"vocab.json", "merges.txt"} <= files:

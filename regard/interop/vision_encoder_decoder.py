@@ -96,7 +96,7 @@ def _find_aliases(hf: HFCheckpoint) -> dict[str, str]:
 FAMILY = HFFamily(
     "vision-encoder-decoder", "caption-transformer", CaptionTransformer, _parse_config, _describe_config, _map_tensors, {}, KEYS,
     aliases=_find_aliases,
-    ignored=(*gpt2.FAMILY.ignored, ".crossattention.bias", ".crossattention.masked_bias", *vit.FAMILY.ignored),
+    ignored=(*gpt2.FAMILY.ignored, ".crossattention.bias", ".crossattention.masked_bias", *vit.FAMILY.dropped),
     text=TextFormat("bytes", {"pad_token_id": "pad", "eos_token_id": "eos", "decoder_start_token_id": "bos",
                               "bos_token_id": "bos"}, unchecked=("pad_token_id", "bos_token_id")),
     image_processor="ViT",

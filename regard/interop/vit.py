@@ -62,7 +62,6 @@ def _map_tensors(c: ViTConfig) -> Iterator[TensorMap]:
 
 FAMILY = HFFamily(
     "vit", "vit", ViT, _parse_config, _describe_config, _map_tensors, SIZES, KEYS, "vit.",
-    # heads of other tasks
-    ignored=("pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token", "decoder.0.weight", "decoder.0.bias"),
+    dropped=("pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token", "decoder.0.weight", "decoder.0.bias"),
     heads=lambda c: ("classifier",), headless="ViTModel", image_processor="ViT",
 )  # fmt: skip

@@ -45,6 +45,7 @@ class ImportedModel:
     model: nn.Module
     checkpoint: HFCheckpoint  # without its tensors, which the model holds
     untrained: tuple[str, ...]  # heads that the checkpoint lacks, randomly initialized
+    dropped: tuple[str, ...] = ()  # tensors of heads that ours lacks
 
 
 @contextmanager
@@ -79,13 +80,17 @@ def read_model(folder: Path) -> ImportedModel:
     source = replace(source, stored=frozenset(weights))
     weights = table.normalize(replace(source, weights=_merge_aliases(weights, table.aliases(source), table, prefix)))
     config = table.parse_config(replace(source, weights=weights))
+    for name in source.architectures:
+        if name.endswith(table.unsupported):
+            raise ValueError(f"config.json has architectures = {name!r}, whose head regard's {table.family} does not have; use a "
+                             f"checkpoint with another head")  # fmt: skip
     require_fitting(config, [tuple(weight.shape) for weight in weights.values()], "config.json")
-    _check_weights(build_without_memory(lambda: table.build(config)), weights, table, config, prefix)
+    dropped = _check_weights(build_without_memory(lambda: table.build(config)), weights, table, config, prefix)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # a head that the checkpoint lacks is initialized the same each time
         model = table.build(config)
     absent = _copy_weights(model, weights, table, config, prefix)
-    return ImportedModel(table, config, model.eval(), source, absent)
+    return ImportedModel(table, config, model.eval(), source, absent, dropped)
 
 
 def export_model(family: str, config: object, model: nn.Module, folder: Path, special: SpecialTokens | None = None) -> None:
@@ -185,6 +190,7 @@ def _read_weights(folder: Path) -> Weights:
     """Read all tensors of a checkpoint, from one file or several."""
     weights: Weights = {}
     for file in _find_weights(folder):
+        _require_regular(file)
         try:
             weights |= load_file(file)
         except FileNotFoundError:
@@ -199,6 +205,14 @@ def _read_weights(folder: Path) -> Weights:
             if name.endswith(old):
                 weights[name.removesuffix(old) + new] = weights.pop(name)
     return weights
+
+
+def _require_regular(file: Path) -> None:
+    """Refuse a FIFO, which would never end, and whatever else is not a file."""
+    if not file.exists() or file.is_file():
+        return  # a missing file is named later
+    kind = "a FIFO" if file.is_fifo() else "a folder" if file.is_dir() else "a socket" if file.is_socket() else "a device"
+    raise ValueError(f"{file.name} is {kind}, not a regular file; download it again")
 
 
 def _find_weights(folder: Path) -> list[Path]:
@@ -239,8 +253,9 @@ def _entries(table: HFFamily[Any], config: object, weights: Weights, prefix: str
     return [entry for entry in entries if not entry.ours.startswith(tuple(f"{head}." for head in absent))], absent
 
 
-def _check_weights(model: nn.Module, weights: Weights, table: HFFamily[Any], config: object, prefix: str) -> None:
-    """Refuse tensors that do not fit a model, which has shapes only."""
+def _check_weights(model: nn.Module, weights: Weights, table: HFFamily[Any], config: object,
+                   prefix: str) -> tuple[str, ...]:  # fmt: skip
+    """Refuse tensors that do not fit a model, which has shapes only; return those of heads that ours lacks."""
     unused, ours = set(weights), state_tensors(model)
     for entry in _entries(table, config, weights, prefix)[0]:
         for name, part in zip(entry.hf, entry.split(ours[entry.ours]), strict=True):
@@ -254,9 +269,10 @@ def _check_weights(model: nn.Module, weights: Weights, table: HFFamily[Any], con
             if not tensor.is_floating_point():
                 raise ValueError(f"{name} holds {tensor.dtype}; regard reads float32, float16 and bfloat16")
             unused.discard(name)
-    unknown = sorted(name for name in unused if not name.endswith(table.ignored))
+    unknown = sorted(name for name in unused if not name.endswith((*table.ignored, *table.dropped)))
     if unknown:
         raise ValueError(f"there is a tensor {unknown[0]} that regard's {table.family} does not have")
+    return tuple(sorted(name for name in unused if name.endswith(table.dropped)))
 
 
 @torch.no_grad()

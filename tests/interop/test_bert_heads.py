@@ -125,7 +125,7 @@ def modes(*on: str) -> dict[str, bool]:
 
 @pytest.mark.parametrize("pooling", [modes("mean_tokens"), {"pooling_mode": "mean"}, {"pooling_mode": ["mean"]}], ids=str)
 @pytest.mark.parametrize(
-    ("limit", "max_len"), [(12, 10), (3, 2), (512, 18), (None, 20)]
+    ("limit", "max_len"), [(12, 10), (4, 2), (512, 18), (None, 20)]
 )  # the model's context length is 20 tokens
 def test_a_mean_pooling_embedder_is_imported_with_its_max_len(pooling, limit, max_len, tmp_path):
     import_run(embedder(tmp_path / "theirs", pooling, max_seq_length=limit), tmp_path / "run")
@@ -148,3 +148,86 @@ def test_a_further_module_is_refused_and_a_missing_one_is_named(tmp_path):
     folder = embedder(tmp_path / "other", modes("mean_tokens"))
     shutil.rmtree(folder / "1_Pooling")
     assert_run_refused(folder, r"there is no 1_Pooling/config\.json, though modules\.json has a Pooling; download it$")
+
+
+def test_the_order_of_modules_is_checked(tmp_path):
+    for n, kinds in enumerate([("Transformer", "Normalize", "Pooling"), ("Transformer",), ("Transformer", "Normalize")]):
+        folder = embedder(tmp_path / str(n), modes("mean_tokens"), kinds)
+        assert_run_refused(
+            folder, rf"modules\.json has {', '.join(kinds)}; regard embeds a text by Transformer, Pooling and at most "
+        )
+
+
+def set_path(folder: Path, kind: str, path: str) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    changed = [{**module, "path": path} if module["type"].endswith(kind) else module for module in modules]
+    (folder / "modules.json").write_text(json.dumps(changed))
+
+
+def test_the_pooling_that_modules_json_names_is_read(tmp_path):
+    folder = embedder(tmp_path / "theirs", modes("mean_tokens"))
+    (folder / "3_Pooling").mkdir()
+    (folder / "3_Pooling" / "config.json").write_text(json.dumps(modes("cls_token")))
+    import_run(folder, tmp_path / "run")
+    set_path(folder, "Pooling", "3_Pooling")
+    assert_run_refused(folder, r"3_Pooling/config\.json has pooling_mode = \['cls_token'\]")
+    for path in ("../theirs/1_Pooling", str(folder / "1_Pooling")):
+        set_path(folder, "Pooling", path)
+        assert_run_refused(folder, r"modules\.json has the path '.*' for its Pooling; wanted a folder inside the checkpoint$")
+    set_path(folder, "Pooling", "4_Pooling")
+    (folder / "4_Pooling").symlink_to(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(modes("mean_tokens")))
+    assert_run_refused(folder, r"4_Pooling/config\.json is a link to a file outside the checkpoint; copy the file itself$")
+
+
+def test_a_width_or_a_length_that_does_not_fit_is_refused(tmp_path):
+    folder = embedder(tmp_path / "theirs", {**modes("mean_tokens"), "word_embedding_dimension": 9})
+    assert_run_refused(folder, r"config\.json has word_embedding_dimension = 9, its model has vectors of 8 numbers; ")
+    for length in (0, -1, 3, True, "many"):
+        update_json(folder / "1_Pooling" / "config.json", word_embedding_dimension=8)
+        update_json(folder / "sentence_bert_config.json", max_seq_length=length)
+        assert_run_refused(
+            folder, rf"sentence_bert_config\.json has max_seq_length = {length!r}; wanted a number of tokens, 4 or "
+        )
+
+
+@torch.inference_mode()
+def test_an_import_notes_that_vectors_are_scaled_unless_the_checkpoint_scales_them(tmp_path):
+    assert import_run(embedder(tmp_path / "scaled", modes("mean_tokens")), tmp_path / "run") == ()
+    folder = embedder(tmp_path / "theirs", modes("mean_tokens"), KINDS[:2])
+    for n, theirs in enumerate([folder, bert_with_tokenizer(tmp_path / "plain", "BertModel")]):
+        [note] = import_run(theirs, tmp_path / f"run{n}")
+        assert note.startswith("`regard embed` gives the mean of a text's tokens scaled to length 1; the checkpoint does not")
+    ours = open_run(tmp_path / "run0", device="cpu")
+    [ids] = ours.tokenizer.encode(["the cats"])
+    output = transformers.BertModel.from_pretrained(folder).eval()(torch.tensor([[2, *ids, 3]])).last_hidden_state
+    torch.testing.assert_close(ours.embed(["the cats"]), torch.nn.functional.normalize(output.mean(1)), rtol=0, atol=1e-5)
+
+
+def test_an_exported_embedder_has_the_files_of_sentence_transformers(tmp_path):
+    import_run(embedder(tmp_path / "theirs", modes("mean_tokens"), max_seq_length=12), tmp_path / "run")
+    export_run(tmp_path / "run", tmp_path / "again")
+    kinds = [module["type"].rpartition(".")[2] for module in json.loads((tmp_path / "again" / "modules.json").read_text())]
+    assert kinds == list(KINDS)
+    assert json.loads((tmp_path / "again" / "1_Pooling" / "config.json").read_text())["word_embedding_dimension"] == 8
+    assert json.loads((tmp_path / "again" / "sentence_bert_config.json").read_text())["max_seq_length"] == 12
+    assert import_run(tmp_path / "again", tmp_path / "run2") == ()
+    assert read_run(tmp_path / "run2" / "run.toml").data.max_len == 10
+
+
+@pytest.mark.parametrize(("kind", "notes"), [
+    ("BertForNextSentencePrediction", ["no place for cls.seq_relationship.bias, cls.seq_relationship.weight: left", "scaled"]),
+    ("BertForPreTraining", ["no place for cls.seq_relationship.bias, cls.seq_relationship.weight: left out"]),
+    ("BertForMaskedLM", []),
+])  # fmt: skip
+def test_heads_that_are_left_out_are_named(kind, notes, tmp_path):
+    found = import_run(bert_with_tokenizer(tmp_path / "theirs", kind), tmp_path / "run")
+    assert len(found) == len(notes)
+    assert all(wanted in note for wanted, note in zip(notes, found, strict=True))
+
+
+def test_a_head_that_the_config_names_and_the_weights_lack_is_noted(tmp_path):
+    folder = bert_with_tokenizer(tmp_path / "theirs", "BertModel")
+    update_json(folder / "config.json", architectures=["BertForSequenceClassification"])
+    first, _ = import_run(folder, tmp_path / "run")
+    assert "architectures = 'BertForSequenceClassification', but there are no weights of its head" in first

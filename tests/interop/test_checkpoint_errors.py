@@ -1,6 +1,7 @@
 """A checkpoint that regard cannot read is refused in one line that names the file, key or tensor."""
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,14 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from text_checkpoints import assert_model_refused, assert_run_refused, save_character_tokenizer, small_bert, small_marian
+from text_checkpoints import (
+    assert_model_refused,
+    assert_run_refused,
+    save_character_tokenizer,
+    small_bert,
+    small_marian,
+    update_json,
+)
 
 
 def test_a_tensor_of_the_wrong_shape_is_named(gpt2):
@@ -157,3 +165,22 @@ def test_a_context_length_of_one_is_refused(tmp_path):
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "theirs")
     save_character_tokenizer(tmp_path / "theirs")
     assert_run_refused(tmp_path / "theirs", r"max_len is 1; use 2 or more$")
+
+
+def test_weights_that_are_no_regular_file_are_refused_at_once(gpt2):
+    (gpt2 / "model.safetensors").unlink()
+    os.mkfifo(gpt2 / "model.safetensors")
+    assert_model_refused(gpt2, r"model\.safetensors is a FIFO, not a regular file; download it again$")
+    (gpt2 / "model.safetensors").unlink()
+    (gpt2 / "model.safetensors").symlink_to("/dev/zero")
+    assert_model_refused(gpt2, r"model\.safetensors is a device, not a regular file; ")
+    (gpt2 / "model.safetensors").unlink()
+    (gpt2 / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
+    os.mkfifo(gpt2 / "model-1.safetensors")
+    assert_model_refused(gpt2, r"model-1\.safetensors is a FIFO, not a regular file; ")
+
+
+@pytest.mark.parametrize("head", ["GPT2ForSequenceClassification", "GPT2ForTokenClassification", "GPT2DoubleHeadsModel"])
+def test_another_head_of_a_language_model_is_refused(head, gpt2):
+    update_json(gpt2 / "config.json", architectures=[head])
+    assert_model_refused(gpt2, rf"config\.json has architectures = '{head}', whose head regard's gpt does not have; use a ")

@@ -147,3 +147,12 @@ def test_an_imported_tokenizer_keeps_its_template(tmp_path):
     inner.save(str(run / "tokenizer.json"))
     export_run(run, tmp_path / "theirs")
     assert read_tokenizer(tmp_path / "theirs").encode("the").tokens == ["[CLS]", "the", "[SEP]"]
+
+
+def test_a_huge_vocabulary_is_refused_before_its_tokenizer_is_built(monkeypatch, tmp_path):
+    folder = bert_checkpoint(tmp_path / "theirs")
+    train_tokenizer(TEXT, "wordpiece", 97).save(folder / "tokenizer.json")
+    monkeypatch.setattr(tokenizers.Tokenizer, "from_file", None)  # would raise a TypeError
+    assert_run_refused(
+        folder, r"cannot read its tokenizer: it has \d+ tokens, its model has 16; they are not from the same check"
+    )

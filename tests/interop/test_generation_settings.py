@@ -134,3 +134,21 @@ def test_a_translation_model_without_a_limit_stops_later_than_in_transformers_an
     assert "generation_config.json has no max_length: transformers stops after 20 tokens, regard at a limit of its own" in note
     with pytest.warns(UserWarning, match="model-agnostic default"):
         assert theirs.generate(torch.tensor([[4, 5, 2]])).shape[1] == 21
+
+
+@pytest.mark.parametrize("kind", ["marian", "pegasus"])
+def test_a_run_without_a_limit_is_exported_and_imported_without_one(kind, tmp_path):
+    seq2seq(tmp_path / "theirs", 0, kind, max_length=None)
+    import_run(tmp_path / "theirs", tmp_path / "run")
+    decode = read_run(tmp_path / "run" / "run.toml").decode
+    assert decode.max_length == 0
+    [note] = export_run(tmp_path / "run", tmp_path / "again")
+    assert note.endswith("transformers will stop at max_length = 24")
+    assert transformers.GenerationConfig.from_pretrained(tmp_path / "again").max_length == 24
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "again")
+    assert model.generate(torch.tensor([[4, 5, 2]]), suppress_tokens=[2]).shape[1] == 24
+    import_run(tmp_path / "again", tmp_path / "run2")
+    assert read_run(tmp_path / "run2" / "run.toml").decode == decode
+    update_json(tmp_path / "again" / FILE, max_length=10)  # someone else's choice
+    import_run(tmp_path / "again", tmp_path / "run3")
+    assert read_run(tmp_path / "run3" / "run.toml").decode.max_length == 9

@@ -22,7 +22,9 @@ from regard.train.loop import fit
 @pytest.mark.parametrize("kind", ["ViTModel", "ViTForMaskedImageModeling"])
 def test_a_vit_without_a_classifier_is_exported_without_one(kind, photos, tmp_path):
     theirs = vit_checkpoint(tmp_path / "theirs", kind, encoder_stride=7)
-    import_run(theirs, tmp_path / "run")
+    dropped, untrained = import_run(theirs, tmp_path / "run")
+    assert ("pooler.dense.weight" if kind == "ViTModel" else "decoder.0.weight") in dropped
+    assert untrained.startswith("the checkpoint has no weights for classes")
     assert read_run(tmp_path / "run" / "run.toml").untrained == ("classifier",)
     assert "no weights for classes: these are randomly initialized" in (tmp_path / "run" / "README.md").read_text()
     with pytest.raises(ValueError, match=r"^this model has no trained classes; train it on some: regard train "):

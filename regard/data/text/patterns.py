@@ -1,4 +1,4 @@
-r"""Regular expressions of a tokenizer.json: refused if matching one may take exponential time.
+r"""What a tokenizer.json of unknown origin may not contain: patterns of exponential time, replacements that make a text huge.
 
 A backtracking engine tries all ways in which the repetitions of a pattern can share a text: (a+)+ has 2ⁿ of them for n letters.
 Patterns of published tokenizers repeat only single characters and classes, such as `\s+|\p{L}+`.
@@ -6,11 +6,13 @@ Patterns of published tokenizers repeat only single characters and classes, such
 
 from collections.abc import Iterator
 
-__all__ = ["require_safe_patterns"]
+__all__ = ["require_bounded_growth", "require_safe_patterns"]
 
 MAX_PATTERN = 4096  # characters
 MAX_UNBOUNDED = 3  # repetitions in a row: the time grows as this power of the length of a word
 MAX_COUNT = 1000  # of a{n}
+MAX_CONTENT = 100  # characters that a part of a tokenizer writes into a text; published ones write one or two
+MAX_GROWTH = 1000  # how many times longer all replacements together may make a text
 
 
 def require_safe_patterns(tokenizer: object) -> None:
@@ -27,17 +29,50 @@ def require_safe_patterns(tokenizer: object) -> None:
                                  f"without it")  # fmt: skip
 
 
-def _patterns(part: object) -> Iterator[object]:
-    """All values of the key Regex."""
+def require_bounded_growth(tokenizer: object) -> None:
+    """Refuse a parsed tokenizer.json that may make a text very much longer, or writes very long strings into it."""
+    parts = tokenizer if isinstance(tokenizer, dict) else {}
+    for name in ("normalizer", "pre_tokenizer", "decoder"):
+        growth, total = 1, 0
+        for table in _tables(parts.get(name)):
+            kind = table.get("type")
+            for key in ("content", "prepend", "prefix", "suffix", "replacement"):
+                content = table.get(key)
+                if isinstance(content, str) and len(content) > MAX_CONTENT:
+                    raise ValueError(f"its {name} has a {kind} with {key} of {len(content):,} characters; use a tokenizer "
+                                     f"without it, at most {MAX_CONTENT} are read")  # fmt: skip
+                total += len(content) if isinstance(content, str) and kind == "Prepend" else 0
+            if kind == "Replace" and isinstance(content := table.get("content"), str):
+                pattern = table.get("pattern")
+                text = pattern.get("String") if isinstance(pattern, dict) else None
+                length = len(text) if isinstance(text, str) else 0  # a regular expression may match nothing
+                growth *= max(1, -(-len(content) // length) if length else len(content) + 1)
+            if growth > MAX_GROWTH or total > MAX_GROWTH:
+                raise ValueError(f"its {name} may make a text over {MAX_GROWTH:,} times longer; use a tokenizer without these "
+                                 f"replacements")  # fmt: skip
+    model = parts.get("model")
+    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
+        affix = model.get(key) if isinstance(model, dict) else None
+        if isinstance(affix, str) and len(affix) > MAX_CONTENT:
+            raise ValueError(f"its model has a {key} of {len(affix):,} characters; at most {MAX_CONTENT} are read: use a "
+                             f"tokenizer without it")  # fmt: skip
+
+
+def _tables(part: object) -> Iterator[dict[str, object]]:
+    """All tables of a part, also those inside others."""
     waiting = [part]
     while waiting:
         part = waiting.pop()
         if isinstance(part, dict):
-            if "Regex" in part:
-                yield part["Regex"]
+            yield part
             waiting += part.values()
         elif isinstance(part, list):
             waiting += part
+
+
+def _patterns(part: object) -> Iterator[object]:
+    """All values of the key Regex."""
+    yield from (table["Regex"] for table in _tables(part) if "Regex" in table)
 
 
 class _Group:

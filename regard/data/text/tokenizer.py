@@ -21,7 +21,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from regard.config import nearest
 from regard.data.files import write_atomic
 from regard.data.json_files import load_json
-from regard.data.text.patterns import require_safe_patterns
+from regard.data.text.patterns import require_bounded_growth, require_safe_patterns
 
 __all__ = ["BOS", "EOS", "KINDS", "PAD", "SENTINELS", "UNK", "SpecialTokens", "Tokenizer", "read_tokenizer_json",
            "to_ids", "train_bpe", "train_tokenizer"]  # fmt: skip
@@ -269,9 +269,22 @@ class Tokenizer:
         return [self.special.unk if (n := self._inner.token_to_id(token)) is None else n for token in tokens]
 
 
-def read_tokenizer_json(file: Path) -> tokenizers.Tokenizer:
-    """Read a tokenizer.json of unknown origin; what is wrong with it is a `ValueError` that does not name it."""
-    require_safe_patterns(load_json(file))
+def read_tokenizer_json(file: Path, vocab: int | None = None) -> tokenizers.Tokenizer:
+    """Read a tokenizer.json of unknown origin; what is wrong with it is a `ValueError` that does not name it.
+
+    One with more than `vocab` tokens, those of its model, is refused before it is built, which takes long.
+    """
+    content = load_json(file)
+    require_safe_patterns(content)
+    require_bounded_growth(content)
+    if isinstance(content, dict) and isinstance(model := content.get("model"), dict):
+        if model.get("dropout"):
+            raise ValueError(f"its model has dropout = {model['dropout']!r}, which splits a text at random; set it to null")
+        lists = (model.get("vocab"), content.get("added_tokens"))  # a special token is in both
+        size = max(len(tokens) if isinstance(tokens, dict | list) else 0 for tokens in lists)
+        if vocab is not None and size > vocab:
+            raise ValueError(f"it has {size:,} tokens, its model has {vocab:,}; they are not from the same checkpoint: download "
+                             f"both again")  # fmt: skip
     try:
         return tokenizers.Tokenizer.from_file(os.fspath(file))
     except BaseException as error:  # the library raises a bare Exception, or panics, which is no Exception
