@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -113,11 +114,30 @@ def test_files_that_are_not_images_are_skipped_with_a_note(regard, tmp_path):
         (tmp_path / "mine" / label).mkdir(parents=True)
         (tmp_path / "mine" / label / "notes.txt").write_text("x")
         for number in range(3):
-            Image.new("RGB", (20, 20)).save(tmp_path / "mine" / label / f"{number}.png")
+            Image.new("RGB", (20, 20), (number, ord(label), 0)).save(tmp_path / "mine" / label / f"{number}.png")
     (tmp_path / "mine" / "a" / "photo.HEIC").write_bytes(b"x")
     result = regard("train", "images", *SHAPE, *FEW, f"data.train={tmp_path}/mine", "--out", tmp_path / "run")
     assert result.code == 0
     assert "are left out: 2 .txt, 1 .heic" in result.err
+
+
+def test_damaged_photos_are_left_out_of_training_and_scoring_and_listed_once(regard, photos, tmp_path):
+    mine = shutil.copytree(photos, tmp_path / "mine")
+    bad = [mine / "day" / "1.png", mine / "night" / "4.png"]
+    for file in bad:
+        file.write_bytes(b"not an image")
+    train = ("train", "images", *SHAPE, *FEW, f"data.train={mine}", "--out", tmp_path / "run")
+    result = regard(*train, "data.strict=true")
+    assert (result.code, result.out) == (2, "")
+    assert all(str(file) in result.err for file in bad)
+    result = regard(*train)
+    assert result.code == 0, result.err
+    assert f"{mine}: 2 of 10 images cannot be read and are left out" in result.err.replace("\n", "")
+    assert all(result.err.count(f"{file} is not a readable image") == 1 for file in bad)
+    result = regard("score", tmp_path / "run", "--on", mine)
+    assert result.code == 0, result.err
+    assert " of 8 images;" in result.out
+    assert all(f"{file} is not a readable image" in result.err for file in bad)
 
 
 def test_an_image_generator_writes_a_grid_and_takes_no_prompt(regard, photos, tmp_path):
