@@ -81,6 +81,22 @@ def test_classify_takes_folders_and_lists_their_images_by_name(regard, trained, 
     assert "holds no file that ends in" in empty.err
 
 
+def test_photos_of_kinds_that_are_not_read_are_skipped_and_listed(regard, trained, photos, tmp_path):
+    mine = shutil.copytree(photos / "day", tmp_path / "mine")
+    (mine / "IMG_1.HEIC").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(50))
+    (mine / "logo.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    (mine / "notes.txt").write_text("not tried")
+    result = regard("classify", trained, mine)
+    assert result.code == 0
+    assert [line.split("\t")[0] for line in result.out.splitlines()] == sorted(map(str, {*mine.iterdir()} - {mine / "notes.txt"}))
+    assert "skipped 2 of 7:" in result.err
+    assert (
+        f"{mine}/IMG_1.HEIC is not a readable image: it is a film, or a photo as iPhones store it (HEIC); save it as"
+        in result.err
+    )
+    assert f"{mine}/logo.svg is not a readable image: it begins with" in result.err
+
+
 def test_an_image_classifier_refuses_the_verbs_of_text(regard, trained):
     for verb, *words in (("generate", "once"), ("fill", "the [MASK]"), ("embed", "a", "b"), ("translate", "a")):
         result = regard(verb, trained, *words)

@@ -272,9 +272,9 @@ def classify(run: RunPath, texts: options.TextsOrImages = None, input_: Input = 
 
 
 def _image_endings() -> Collection[str]:
-    from regard.data.image.folders import ENDINGS
+    from regard.data.image.folders import TRIED
 
-    return ENDINGS
+    return TRIED
 
 
 def transcribe(run: RunPath, files: options.SoundFiles = None, input_: Input = None, beam: options.Beam = None,

@@ -18,13 +18,17 @@ from PIL import Image
 from regard.data.image.io import Bytes, Ints, read_image
 from regard.data.sources import SOURCES, locate
 
-__all__ = ["ENDINGS", "VALID_EVERY", "ImageFolder", "ImageSource", "list_images", "named_source", "read_ahead",
+__all__ = ["ENDINGS", "TRIED", "VALID_EVERY", "ImageFolder", "ImageSource", "list_images", "named_source", "read_ahead",
            "relative_name"]  # fmt: skip
 
 VALID_EVERY = 10  # one own image of a class in this many is for validation
 AHEAD = 4  # images a thread may read ahead of the one being written
 ENDINGS = frozenset((".jpg", ".jpeg", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm",
                      ".avif", ".jp2"))  # fmt: skip
+# What a folder of images to classify or caption is searched for: also kinds that are not read, so that they are named.
+TRIED = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", *sorted(ENDINGS - {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"}),
+         ".heic", ".heif", ".hif", ".jxl", ".psd", ".svg", ".eps", ".ico", ".tga", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf",
+         ".raf", ".rw2")  # fmt: skip
 SPLITS = frozenset(("train", "valid", "validation", "val", "test"))  # names of folders that are not classes
 
 Read = TypeVar("Read")

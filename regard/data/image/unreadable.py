@@ -35,7 +35,7 @@ def refuse_unreadable(name: str, reasons: Sequence[str], total: int, *, strict: 
     named += f"; and {len(reasons) - NAMED:,} more" if len(reasons) > NAMED else ""
     what = f"{name}: {len(reasons):,} of {total:,} images cannot be read ({named})"
     if 2 * len(reasons) > total:
-        raise ValueError(f"{what}; that is most of them: replace them, or give another folder")
+        raise ValueError(f"{what}; that is most of them: replace them, or give other images")
     if lost:
         classes = ", ".join(repr(label) for label in sorted(lost)[:NAMED])
         raise ValueError(f"{what}; no image is left of {classes}: replace them, or remove the folder of that class")
