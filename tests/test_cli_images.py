@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -81,6 +82,22 @@ def test_classify_takes_folders_and_lists_their_images_by_name(regard, trained, 
     assert "give another folder, or files by name" in empty.err
 
 
+def test_photos_of_kinds_that_are_not_read_are_skipped_and_listed(regard, trained, photos, tmp_path):
+    mine = shutil.copytree(photos / "day", tmp_path / "mine")
+    (mine / "IMG_1.HEIC").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(50))
+    (mine / "logo.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    (mine / "notes.txt").write_text("not tried")
+    result = regard("classify", trained, mine)
+    assert result.code == 0
+    assert [line.split("\t")[0] for line in result.out.splitlines()] == sorted(map(str, {*mine.iterdir()} - {mine / "notes.txt"}))
+    assert "skipped 2 of 7:" in result.err
+    assert (
+        f"{mine}/IMG_1.HEIC is not a readable image: it is a film, or a photo as iPhones store it (HEIC); save it as"
+        in result.err
+    )
+    assert f"{mine}/logo.svg is not a readable image: it begins with" in result.err
+
+
 def test_an_image_classifier_refuses_the_verbs_of_text(regard, trained):
     for verb, *words in (("generate", "once"), ("fill", "the [MASK]"), ("embed", "a", "b"), ("translate", "a")):
         result = regard(verb, trained, *words)
@@ -114,11 +131,30 @@ def test_files_that_are_not_images_are_skipped_with_a_note(regard, tmp_path):
         (tmp_path / "mine" / label).mkdir(parents=True)
         (tmp_path / "mine" / label / "notes.txt").write_text("x")
         for number in range(3):
-            Image.new("RGB", (20, 20)).save(tmp_path / "mine" / label / f"{number}.png")
+            Image.new("RGB", (20, 20), (number, ord(label), 0)).save(tmp_path / "mine" / label / f"{number}.png")
     (tmp_path / "mine" / "a" / "photo.HEIC").write_bytes(b"x")
     result = regard("train", "images", *SHAPE, *FEW, f"data.train={tmp_path}/mine", "--out", tmp_path / "run")
     assert result.code == 0
     assert "are left out: 2 .txt, 1 .heic" in result.err
+
+
+def test_damaged_photos_are_left_out_of_training_and_scoring_and_listed_once(regard, photos, tmp_path):
+    mine = shutil.copytree(photos, tmp_path / "mine")
+    bad = [mine / "day" / "1.png", mine / "night" / "4.png"]
+    for file in bad:
+        file.write_bytes(b"not an image")
+    train = ("train", "images", *SHAPE, *FEW, f"data.train={mine}", "--out", tmp_path / "run")
+    result = regard(*train, "data.strict=true")
+    assert (result.code, result.out) == (2, "")
+    assert all(str(file) in result.err for file in bad)
+    result = regard(*train)
+    assert result.code == 0, result.err
+    assert f"{mine}: 2 of 10 images cannot be read and are left out" in result.err.replace("\n", "")
+    assert all(result.err.count(f"{file} is not a readable image") == 1 for file in bad)
+    result = regard("score", tmp_path / "run", "--on", mine)
+    assert result.code == 0, result.err
+    assert " of 8 images;" in result.out
+    assert all(f"{file} is not a readable image" in result.err for file in bad)
 
 
 def test_an_image_generator_writes_a_grid_and_takes_no_prompt(regard, photos, tmp_path):

@@ -119,7 +119,8 @@ def expand_folders(names: "Iterable[str | BadInput]", endings: Collection[str]) 
             if not file.startswith(".") and os.path.splitext(file)[1].lower() in endings
         )  # fmt: skip
         if not found:
-            yield BadInput(name, f"the folder {name} holds no file that ends in {', '.join(sorted(endings)[:6])} …; "
+            usual = endings if isinstance(endings, tuple) else sorted(endings)
+            yield BadInput(name, f"the folder {name} holds no file that ends in {', '.join(usual[:6])} …; "
                                  f"give another folder, or files by name")  # fmt: skip
         yield from found
 

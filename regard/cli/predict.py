@@ -267,9 +267,9 @@ def _count_texts(items: list[str | BadInput]) -> int:
 
 
 def _image_endings() -> Collection[str]:
-    from regard.data.image.folders import ENDINGS
+    from regard.data.image.folders import TRIED
 
-    return ENDINGS
+    return TRIED
 
 
 def transcribe(run: RunPath, files: options.SoundFiles = None, input_: Input = None, beam: options.Beam = None,

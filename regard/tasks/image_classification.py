@@ -117,7 +117,7 @@ def _score(classifier: ImageClassifier, split: str, options: ScoreOptions) -> li
         predicted += best.indices.tolist()
         probabilities += best.values.tolist()
         options.progress(len(predicted))
-    names = image_names(run.data, split, len(images)) if options.collect else [""] * len(images)
+    names = image_names(run.data, split, images) if options.collect else [""] * len(images)
     rows = zip(names, images.labels.tolist(), predicted, probabilities, strict=True)
     examples = [ScoredExample(name, (labels[wanted],), labels[best], p, None) for name, wanted, best, p in rows]
     return score_classes(examples, trained, labels, "images", options)

@@ -27,6 +27,7 @@ from regard.data.image.folders import VALID_EVERY, read_ahead
 from regard.data.image.io import Bytes, Ints, read_image
 from regard.data.image.shapes import shape_image
 from regard.data.image.store import ImageInput, ImageStore, read_square, resize_function, resize_side, store_images
+from regard.data.image.unreadable import or_reason, refuse_unreadable, unreadable_lines
 from regard.data.position import BatchStream, DataPosition
 from regard.data.progress import Progress, Report
 from regard.data.sources import SOURCES, locate
@@ -38,6 +39,7 @@ __all__ = ["CaptionBatch", "CaptionDataset", "CaptionSource", "CaptionStore", "a
 SHAPES = "shapes"
 SHAPES_COUNT = {"train": 4000, "valid": 500, "test": 500}
 SHAPES_SIDE = 64  # pixels
+SQUARES = 2  # version of the squares that are made of own files
 SAMPLES = 3  # validation images captioned at every evaluation
 
 
@@ -48,6 +50,7 @@ class CaptionSource(NamedTuple):
     images: Callable[[], Iterator[Bytes]]
     captions: list[list[str]]  # of each image
     identity: object
+    notes: tuple[str, ...] = ()  # lines to report: images that are left out
 
 
 class CaptionStore(NamedTuple):
@@ -157,7 +160,9 @@ def _own_captions(data: CaptionData, model: ImageInput, split: str) -> CaptionSo
         raise ValueError(f"{data.source} has no split {split!r}{nearest(split, has)}, and there is no such file; splits are "
                          f"{', '.join(has)}")  # fmt: skip
     captions = _read_tsv(file, data.normalize)
-    files, name = list(captions), str(file)
+    read, name = partial(read_square, data, model, resize_side(data, model.image)), str(file)
+    unreadable = _find_unreadable(data, model, file, list(captions), read)
+    files, notes = [image for image in captions if image not in unreadable], list[str]()
     if split in ("train", "valid") and not data.valid and not data.source:
         if len(files) < 2:
             raise ValueError(f"{file} has captions of one image only; give more, or data.valid")
@@ -165,9 +170,30 @@ def _own_captions(data: CaptionData, model: ImageInput, split: str) -> CaptionSo
         valid = set(ranked[: max(1, round(len(files) / VALID_EVERY))])
         files = [image for image in files if (image in valid) == (split == "valid")]
         name += ", validation" if split == "valid" else ""
-    stamps = [(str(image), (about := image.stat()).st_size, about.st_mtime_ns) for image in files]
-    read = partial(read_square, data, model, resize_side(data, model.image))
-    return CaptionSource(name, lambda: read_ahead(read, files), [captions[image] for image in files], [str(file), stamps])
+    if name == str(file):  # else reported with the training images
+        notes = unreadable_lines(name, list(unreadable.values()), len(captions))
+    identity = [SQUARES, str(file), _stamps(files)]
+    return CaptionSource(name, lambda: read_ahead(read, files), [captions[image] for image in files], identity, tuple(notes))
+
+
+def _stamps(files: Sequence[Path]) -> list[tuple[str, int, int, int]]:
+    return [(str(file), (about := file.stat()).st_size, about.st_mtime_ns, about.st_mode) for file in files]
+
+
+def _find_unreadable(data: CaptionData, model: ImageInput, file: Path, images: Sequence[Path], read: Callable[[Path], Bytes]
+                     ) -> dict[Path, str]:  # fmt: skip
+    """The images that cannot be read, and why: they must be known before the split and the tokenizer; found once."""
+
+    def write(folder: Path) -> dict[str, object]:
+        found = enumerate(read_ahead(partial(or_reason, read), images))
+        reasons = {index: image for index, image in found if isinstance(image, str)}
+        refuse_unreadable(str(file), list(reasons.values()), len(images))
+        return {"unreadable": reasons}
+
+    folder = cached(["unreadable images", SQUARES, _stamps(images), model.channels], write)
+    reasons = json.loads((folder / "about.json").read_text(encoding="utf-8"))["unreadable"]
+    refuse_unreadable(str(file), list(reasons.values()), len(images), strict=data.strict)
+    return {images[int(index)]: reason for index, reason in reasons.items()}
 
 
 def _read_tsv(file: Path, normalize: bool) -> dict[Path, list[str]]:
@@ -218,7 +244,8 @@ def store_captions(data: CaptionData, model: ImageInput, source: CaptionSource, 
     about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     tokens, starts, first = (np.fromfile(folder / f"{name}.bin", dtype=np.int64) for name in ("tokens", "starts", "first"))
     left_out = f"; left out: {about['left_out']:,} of over {data.max_len} tokens" if about["left_out"] else ""
-    report(f"{source.name}: {len(images):,} images, {len(starts) - 1:,} captions{left_out}")
+    for line in (*source.notes, f"{source.name}: {len(images):,} images, {len(starts) - 1:,} captions{left_out}"):
+        report(line)
     digest = hashlib.sha256(f"{images.digest} {about['digest']}".encode()).hexdigest()
     return CaptionStore(images, tokens, starts, first, digest)
 

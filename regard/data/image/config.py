@@ -22,6 +22,7 @@ class ImageData:
     source: str = ""  # a named data set (cifar10, mnist, …); empty: own folders
     train: str = ""  # own folder, with one folder of images for each class
     valid: str = ""  # the same, for validation; empty: a tenth of `train`
+    strict: bool = False  # refuse a folder for one unreadable image, instead of leaving the image out
     crop: int = 0  # pixels of mirrored padding before the random crop
     flip: bool = False  # mirror half of the images, left to right
     augment: float = 0.0  # strength of RandAugment, 0 to 1; two operations for each image
@@ -50,6 +51,7 @@ class CaptionData:
     source: str = ""  # a named data set (flickr8k), or the generated shapes; empty: own files
     train: str = ""  # own TSV: the path of an image, a tab, its caption; several lines for several captions
     valid: str = ""  # the same, for validation; empty: a tenth of the images of `train`
+    strict: bool = False  # refuse a file for one unreadable image, instead of leaving the image out
     captions: int = 5  # captions of an image that one step learns, chosen at random; 0: all
     crop: int = 0  # pixels of mirrored padding before the random crop
     flip: bool = False  # mirror half of the images, left to right; captions that say left or right become wrong

@@ -5,11 +5,11 @@ import os
 import unicodedata
 import zipfile
 import zlib
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +18,20 @@ from PIL import Image
 from regard.data.image.io import Bytes, Ints, read_image
 from regard.data.sources import SOURCES, locate
 
-__all__ = ["ENDINGS", "VALID_EVERY", "ImageFolder", "ImageSource", "folder_source", "list_images", "named_source",
-           "read_ahead", "split_validation"]  # fmt: skip
+__all__ = ["ENDINGS", "TRIED", "VALID_EVERY", "ImageFolder", "ImageSource", "list_images", "named_source", "read_ahead",
+           "relative_name"]  # fmt: skip
 
 VALID_EVERY = 10  # one own image of a class in this many is for validation
 AHEAD = 4  # images a thread may read ahead of the one being written
 ENDINGS = frozenset((".jpg", ".jpeg", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm",
                      ".avif", ".jp2"))  # fmt: skip
+# What a folder of images to classify or caption is searched for: also kinds that are not read, so that they are named.
+TRIED = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", *sorted(ENDINGS - {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"}),
+         ".heic", ".heif", ".hif", ".jxl", ".psd", ".svg", ".eps", ".ico", ".tga", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf",
+         ".raf", ".rw2")  # fmt: skip
 SPLITS = frozenset(("train", "valid", "validation", "val", "test"))  # names of folders that are not classes
+
+Read = TypeVar("Read")
 
 
 class ImageSource(NamedTuple):
@@ -117,7 +123,7 @@ def list_images(folder: Path, least: int = 2) -> ImageFolder:
             (images if file.suffix.lower() in ENDINGS else skipped).append(file)
         if not images:
             raise ValueError(f"{folder / label} holds no images (.jpg, .png, .webp, …); put some in, or remove it")
-        files += [(file, label) for file in sorted(images, key=lambda file: _relative(file, folder))]
+        files += [(file, label) for file in sorted(images, key=lambda file: relative_name(file, folder))]
     if len(labels) < least:
         raise ValueError(f"{folder} has one class only, {labels[0]!r}; give images of two or more classes")
     endings = (path.suffix.lower() or "without an ending" for path in skipped)
@@ -141,43 +147,15 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield from (Path(path, name) for name in files if not _ignored(name))
 
 
-def _relative(file: Path, folder: Path) -> str:
+def relative_name(file: Path, folder: Path) -> str:
     """A file's path below a folder, spelled the same on every machine."""
     return unicodedata.normalize("NFC", file.relative_to(folder).as_posix())
 
 
-def split_validation(listed: ImageFolder) -> tuple[ImageFolder, ImageFolder]:
-    """Split own images by the hash of their names: training, and a tenth of each class, at least one, for validation."""
-    by_class: dict[str, list[tuple[str, Path]]] = defaultdict(list)
-    for file, label in listed.files:
-        name = _relative(file, listed.folder).encode("utf-8", "surrogateescape")
-        by_class[label].append((hashlib.sha256(name).hexdigest(), file))
-    valid = set[Path]()
-    for label, hashed in by_class.items():
-        if len(hashed) < 2:
-            raise ValueError(f"{listed.folder / label} has one image; add one for validation, or give data.valid")
-        valid |= {file for _, file in sorted(hashed)[: max(1, round(len(hashed) / VALID_EVERY))]}
-    train = [entry for entry in listed.files if entry[0] not in valid]
-    return listed._replace(files=train), listed._replace(files=[entry for entry in listed.files if entry[0] in valid])
-
-
-def folder_source(listed: ImageFolder, labels: Sequence[str], read: Callable[[Path], Bytes]) -> ImageSource:
-    """Own images with the class ids of `labels`, or of their own classes; several threads read them."""
-    label_ids = {label: index for index, label in enumerate(labels or listed.labels)}
-    for file, label in listed.files:
-        if label not in label_ids:
-            raise ValueError(f"{file} is of class {label!r}, never seen in training; known are {', '.join(labels)}: rename its "
-                             "folder, or leave it out")  # fmt: skip
-    files = [file for file, _ in listed.files]
-    stamps = [(_relative(file, listed.folder), (s := file.stat()).st_size, s.st_mtime_ns) for file in files]
-    ids = np.array([label_ids[label] for _, label in listed.files], dtype=np.int64)
-    return ImageSource(str(listed.folder), lambda: read_ahead(read, files), ids, [str(listed.folder.resolve()), stamps])
-
-
-def read_ahead(read: Callable[[Path], Bytes], files: Iterable[Path]) -> Iterator[Bytes]:
+def read_ahead(read: Callable[[Path], Read], files: Iterable[Path]) -> Iterator[Read]:
     """Images read by several threads, in the order of the files; only a few are in memory."""
     threads = os.cpu_count() or 1
-    waiting: deque[Future[Bytes]] = deque()
+    waiting: deque[Future[Read]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for file in files:

@@ -36,11 +36,13 @@ ImageLike = str | Path | Bytes | Image.Image  # a file, an array (Y, X) or (Y, X
 _OPENING = threading.Lock()
 
 
-def read_image(file: str | Path | bytes | BinaryIO, channels: int, side: int | None = None, name: str = "") -> Bytes:
+def read_image(file: str | Path | bytes | BinaryIO, channels: int, side: int | None = None, name: str = "", *,
+               draft: bool = True) -> Bytes:  # fmt: skip
     """Read an image, upright: (Y, X, C), grey (C = 1) or red, green and blue (C = 3).
 
     Transparent pixels become white; of an animation the first frame is read.  If the caller will scale the image to
-    `side`, a much larger one may be decoded smaller, but not below twice that.  Errors call the image `name`.
+    `side`, a much larger one may be made smaller, but not below twice that: with `draft` a JPEG while it is decoded, which is
+    faster, but gives other pixels than `to_pixels` of the decoded image.  Errors call the image `name`.
     """
     if channels not in (1, 3):
         raise ValueError(f"an image of {channels} channels was asked for; use 1 (grey) or 3 (red, green, blue)")
@@ -51,16 +53,14 @@ def read_image(file: str | Path | bytes | BinaryIO, channels: int, side: int | N
             raise ValueError(f"{name} has {image.width:,} × {image.height:,} pixels; {MAX_PIXELS:,} at most are read: make it "
                              "smaller")  # fmt: skip
         try:
-            if side:
+            if side and draft:
                 image.draft(None, (2 * side, 2 * side))  # a JPEG can be decoded at a half, a quarter or an eighth
             with _quiet() if image.format == "TIFF" else nullcontext():  # PIL checks its limit again here
                 image.load()
             turn, plain = _turn(image), _standard_mode(image)
         except Exception as error:  # decoders of damaged files raise any exception
             raise ValueError(_damaged(name, error)) from None
-    if side and min(plain.size) >= 4 * side:
-        plain = plain.reduce(min(plain.size) // (2 * side))
-    return _upright(plain, turn, channels)
+    return _upright(plain, turn, channels, side)
 
 
 def to_pixels(image: ImageLike, channels: int, side: int | None = None) -> Bytes:
@@ -69,16 +69,16 @@ def to_pixels(image: ImageLike, channels: int, side: int | None = None) -> Bytes
         return read_image(image, channels, side)
     if isinstance(image, Image.Image):
         try:
-            return _upright(_standard_mode(image), _turn(image), channels)
+            return _upright(_standard_mode(image), _turn(image), channels, side)
         except (OSError, SyntaxError) as error:  # PIL decodes when the pixels are first needed
             raise ValueError(_damaged("the image", error)) from None
     kinds = ((), (1,), (3,), (4,))
     if image.dtype != np.uint8 or image.shape[2:] not in kinds or image.ndim < 2 or not image.size:
         raise ValueError(f"an array of {image.dtype}, {image.shape}; wanted bytes (uint8, 0 to 255), rows × columns, or "
                          f"rows × columns × 1, 3 or 4")  # fmt: skip
-    if image.shape[2:] == (channels,):
+    if image.shape[2:] == (channels,) and not (side and _reduction(min(image.shape[:2]), side)):
         return image
-    return _upright(Image.fromarray(image[:, :, 0] if image.shape[2:] == (1,) else image), None, channels)
+    return _upright(Image.fromarray(image[:, :, 0] if image.shape[2:] == (1,) else image), None, channels, side)
 
 
 def require_several(images: object) -> None:
@@ -87,8 +87,18 @@ def require_several(images: object) -> None:
         raise ValueError("a list of images is wanted, not one; put it in brackets")
 
 
-def _upright(plain: Image.Image, turn: Transpose | None, channels: int) -> Bytes:
-    """An image of mode L, RGB or RGBA as an array (Y, X, C), turned; transparent pixels become white."""
+def _reduction(short: int, side: int) -> int:
+    """By how much a shorter side of `short` pixels is reduced before it is scaled to `side`; 0 if not."""
+    return short // (2 * side) if short >= 4 * side else 0
+
+
+def _upright(plain: Image.Image, turn: Transpose | None, channels: int, side: int | None = None) -> Bytes:
+    """An image of mode L, RGB or RGBA as an array (Y, X, C), turned; transparent pixels become white.
+
+    One much larger than `side` is made smaller first: files, arrays and PIL's images in the same way.
+    """
+    if side and (factor := _reduction(min(plain.size), side)):
+        plain = plain.reduce(factor)
     if plain.mode == "RGBA":
         plain = Image.alpha_composite(Image.new("RGBA", plain.size, "white"), plain)
     mode = "L" if channels == 1 else "RGB"

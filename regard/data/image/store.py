@@ -1,6 +1,6 @@
 """Images as squares of bytes on disk, so that memory does not grow with their number.
 
-Every image is read once and stored upright: an unreadable file is reported before training starts.  Stored squares are
+Every image is read once and stored upright: unreadable files are reported before training starts.  Stored squares are
 a little larger than the model's input, so that training can take random crops.
 
     images.bin    uint8, (N, S, S, C): red, green, blue, or grey
@@ -23,8 +23,10 @@ import numpy as np
 from regard.config import nearest
 from regard.data.cache import cached
 from regard.data.image.config import ImageData, Images
-from regard.data.image.folders import ImageFolder, ImageSource, folder_source, list_images, named_source, split_validation
+from regard.data.image.folder_store import FolderStore, store_folder
+from regard.data.image.folders import ImageFolder, list_images, named_source
 from regard.data.image.io import Bytes, ImageLike, Ints, read_image, resize_square, to_pixels
+from regard.data.image.unreadable import unreadable_lines
 from regard.data.progress import Progress, Report
 from regard.data.sources import SOURCES
 
@@ -51,15 +53,17 @@ class ImageInput(Protocol):
 class ImageStore:
     """Labelled images on disk."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, part: str = ""):
         self.folder = folder
-        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        about, prefix = json.loads((folder / "about.json").read_text(encoding="utf-8")), f"{part}-" if part else ""
+        about = about["parts"][part] if part else about
         self.digest: str = about["digest"]
         self.side: int = about["side"]
         self.channels: int = about["channels"]
         shape = (about["count"], self.side, self.side, self.channels)
-        self.images: Bytes = np.memmap(folder / "images.bin", dtype=np.uint8, mode="r", shape=shape)
-        self.labels: Ints = np.fromfile(folder / "labels.bin", dtype=np.int64)
+        self.images: Bytes = np.memmap(folder / f"{prefix}images.bin", dtype=np.uint8, mode="r", shape=shape)
+        self.labels: Ints = np.fromfile(folder / f"{prefix}labels.bin", dtype=np.int64)
+        self.files: list[str] = about.get("files", [])  # below the own folder
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -99,18 +103,18 @@ def read_split(data: ImageData, model: ImageInput, split: str, report: Report, *
         raise ValueError(f"data.resize={side} is less than the model's {model.image} pixels; use {model.image} or more")
     if data.source and (split == "valid" or split in SOURCES[data.source].splits):
         source = named_source(data.source, split, model.channels)
+        name, done, fit = source.name, partial(progress, f"reading {source.name}"), resize_function(data, model.image)
+        identity = [source.identity, model.image, data.fit, data.resample, data.resize]  # all that the squares depend on
+        store = store_images(source.images, source.labels, name, identity, side, model.channels, done, fit)
     else:
-        source = _own_source(data, split, listed, labels, partial(read_square, data, model, side))
-    identity = [source.identity, model.image, data.fit, data.resample, data.resize]  # all that the squares depend on
-    done, fit = partial(progress, f"reading {source.name}"), resize_function(data, model.image)
-    store = store_images(source.images, source.labels, source.name, identity, side, model.channels, done, fit)
-    report(f"{source.name}: {len(store):,} images, stored as {side} × {side} pixels")
+        name, store = _read_own(data, model, split, side, listed, labels, report, progress)
+    report(f"{name}: {len(store):,} images, stored as {side} × {side} pixels")
     return store
 
 
-def _own_source(data: ImageData, split: str, listed: ImageFolder | None, labels: Sequence[str],
-                read: Callable[[Path], Bytes]) -> ImageSource:  # fmt: skip
-    """Images from own folders; a tenth of the training images is for validation if no other folder is given."""
+def _read_own(data: ImageData, model: ImageInput, split: str, side: int, listed: ImageFolder | None, labels: Sequence[str],
+              report: Report, progress: Progress) -> tuple[str, ImageStore]:  # fmt: skip
+    """Images of an own folder; a tenth of the training images is for validation if no other folder is given."""
     path = {"train": data.train, "valid": data.valid or data.train}.get(split, split)
     if not path:
         raise ValueError(f"no {split} data; give data.{split}=FOLDER with a folder for each class, or data.source=NAME")
@@ -121,23 +125,36 @@ def _own_source(data: ImageData, split: str, listed: ImageFolder | None, labels:
                          f"splits are {', '.join(has)}")  # fmt: skip
     if listed is None or folder != listed.folder:
         listed = list_images(folder, least=1)
-    if split not in ("train", "valid") or data.valid:
-        return folder_source(listed, labels, read)
-    source = folder_source(split_validation(listed)[split == "valid"], labels, read)
-    return source._replace(name=f"{source.name}, validation") if split == "valid" else source
+    held_out = split in ("train", "valid") and not data.valid
+    read, identity = partial(read_square, data, model, side), [model.image, data.fit, data.resample, data.resize]
+    stored = store_folder(listed, labels, read, identity, side, model.channels, partial(progress, f"reading {folder}"),
+                          split=held_out, strict=data.strict, every_class=held_out or split == "train")  # fmt: skip
+    if split != "valid" or not held_out:  # else reported with the training images
+        for line in unreadable_lines(str(folder), stored.unreadable, stored.total):
+            report(line)
+    if split == "train" and (copies := _describe_copies(stored)):
+        report(f"{folder}: {copies}")
+    name = f"{folder}, validation" if held_out and split == "valid" else str(folder)
+    return name, ImageStore(stored.cache, split if held_out else "all")
 
 
-def image_names(data: ImageData, split: str, count: int) -> list[str]:
-    """The files of the images that `read_split` stores, in their order; their numbers, if they have no files of their own."""
-    if not (data.source and (split == "valid" or split in SOURCES[data.source].splits)):
-        own = data.valid if split == "valid" else ""
-        path = {"train": data.train, "valid": own or data.train}.get(split, split)
-        listed = list_images(Path(path).expanduser(), least=1)
-        if split in ("train", "valid") and not data.valid:
-            listed = split_validation(listed)[split == "valid"]
-        if len(listed.files) == count:
-            return [str(file) for file, _ in listed.files]
-    return [f"image {number:,} of {split}" for number in range(1, count + 1)]
+def _describe_copies(stored: FolderStore) -> str:
+    """Say how many images are copies, and how many of several classes."""
+    if not stored.copies:
+        return ""
+    told = f"{stored.copies:,} image{'s are copies' if stored.copies > 1 else ' is a copy'} of others"
+    if not (several := len(stored.ambiguous)):
+        return told
+    names = " and ".join(stored.ambiguous[0][:2])
+    return f"{told}; {several:,} image{'s are' if several > 1 else ' is'} in several classes, such as {names}"
+
+
+def image_names(data: ImageData, split: str, images: ImageStore) -> list[str]:
+    """The files of the images that `read_split` stored, in their order; their numbers, if they have no files of their own."""
+    if images.files:
+        path = {"train": data.train, "valid": data.valid or data.train}.get(split, split)
+        return [str(Path(path).expanduser() / file) for file in images.files]
+    return [f"image {number:,} of {split}" for number in range(1, len(images) + 1)]
 
 
 def _require_images(data: ImageData) -> None:
@@ -175,8 +192,14 @@ def resize_function(data: Images, image: int) -> Callable[[Bytes, int], Bytes]:
 
 def read_square(data: Images, model: ImageInput, side: int, file: Path) -> Bytes:
     """Read an image file as a square: (S, S, C), the same in training and inference."""
-    # An explicit data.resize reproduces another program, which scales in one step; else a draft is decoded: faster.
-    return resize_function(data, model.image)(read_image(file, model.channels, None if data.resize else side), side)
+    # No draft, which is faster: a photo gives the same square as a file and as decoded pixels.
+    image = read_image(file, model.channels, _reduce_to(data, side), draft=False)
+    return resize_function(data, model.image)(image, side)
+
+
+def _reduce_to(data: Images, side: int) -> int | None:
+    """The side for which a much larger image is reduced before it is scaled."""
+    return None if data.resize else side  # an explicit data.resize reproduces another program, which scales in one step
 
 
 def to_square(image: ImageLike, data: Images, model: ImageInput) -> Bytes:
@@ -184,7 +207,7 @@ def to_square(image: ImageLike, data: Images, model: ImageInput) -> Bytes:
     side = resize_side(data, model.image)
     if isinstance(image, str | Path):
         return read_square(data, model, side, Path(image))
-    return resize_function(data, model.image)(to_pixels(image, model.channels), side)
+    return resize_function(data, model.image)(to_pixels(image, model.channels, _reduce_to(data, side)), side)
 
 
 def store_images(images: Callable[[], Iterable[Bytes]], labels: Sequence[int] | Ints, name: str, identity: object, side: int,

@@ -54,6 +54,27 @@ def test_an_own_file_becomes_images_and_captions_and_a_tenth_is_for_validation(f
     assert any("11 images" in note for note in notes)
 
 
+def test_unreadable_images_are_left_out_with_their_captions_and_listed_together(folder):
+    bad = [folder / f"photos/{number}.png" for number in (0, 7)]
+    for file in bad:
+        file.write_bytes(b"not an image")
+    for _ in range(2):  # also when the cache is found
+        _, dataset, notes = prepared(folder)
+        assert (len(dataset.train), len(dataset.valid)) == (9, 1)
+        assert len(dataset.train.starts) - 1 + len(dataset.valid.starts) - 1 == 10
+        start = notes.index(
+            f"{folder / 'my.tsv'}: 2 of 12 images cannot be read and are left out (data.strict=true refuses them):"
+        )
+        assert [note.partition(" is not")[0] for note in notes[start + 1 : start + 3]] == [f"  {file}" for file in bad]
+        assert sum("not a readable image" in note for note in notes) == 2
+    with pytest.raises(ValueError, match=rf"2 of 12 images cannot be read \({bad[0]} is not .*; {bad[1]} is not .*; replace"):
+        prepared(folder, strict=True)
+    for number in range(6):
+        (folder / f"photos/{number}.png").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"7 of 12 images cannot be read .*; that is most of them"):
+        prepared(folder)
+
+
 def test_a_batch_has_as_many_rows_for_each_image_and_padding_for_missing_captions(folder):
     data, dataset, _ = prepared(folder, valid=str(folder / "my.tsv"))
     (batch,) = list(all_caption_batches(dataset.valid, 16, 12, data, dataset.tokenizer))

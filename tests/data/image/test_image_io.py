@@ -3,6 +3,7 @@
 import io
 import struct
 import zlib
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from photos import apart, noise, packed, smooth
 from PIL import Image, ImageCms
 
 from regard.data.image import io as image_io
+from regard.data.image.config import ImageData
 from regard.data.image.io import read_image, resize_square
+from regard.data.image.store import to_square
 
 # Kinds of images
 
@@ -246,3 +249,35 @@ def test_the_thinnest_image_makes_a_square(y, x):
 def test_scaling_down_takes_the_mean_and_not_single_pixels():
     board = (np.indices((64, 64)).sum(0) % 2 * 255).astype(np.uint8)[:, :, None]
     assert apart(resize_square(board, 8), np.array(127)) <= 2
+
+
+# One image, given in several ways
+
+
+class Model(NamedTuple):
+    image: int = 32
+    channels: int = 3
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("how", [{}, {"resize": 40}, {"fit": "squash"}], ids=["crop", "resize", "squash"])
+@pytest.mark.parametrize("size", [(480, 640), (300, 401), (60, 75), (37, 37)])
+def test_a_file_and_its_decoded_pixels_give_the_same_square(tmp_path, size, how, channels):
+    data, model = ImageData(**how), Model(channels=channels)
+    for kind, mode in (("JPEG", "RGB"), ("PNG", "RGB"), ("PNG", "RGBA"), ("PNG", "L")):
+        file = tmp_path / f"photo-{mode}.{kind}"
+        Image.fromarray(noise(*size, 4)).convert(mode).save(file)
+        square = to_square(file, data, model)
+        with Image.open(file) as lazy:
+            assert np.array_equal(to_square(lazy, data, model), square)
+        with Image.open(file) as opened:
+            assert np.array_equal(to_square(opened.copy(), data, model), square)
+            assert np.array_equal(to_square(np.asarray(opened), data, model), square)
+
+
+def test_a_turned_photo_gives_the_same_square_as_a_file_and_as_an_image_of_pil(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (tmp_path / "turned.jpg").write_bytes(packed(noise(200, 313), "JPEG", exif=exif))
+    with Image.open(tmp_path / "turned.jpg") as image:
+        assert np.array_equal(to_square(image, ImageData(), Model()), to_square(tmp_path / "turned.jpg", ImageData(), Model()))
