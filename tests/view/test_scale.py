@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from regard.view.scale import LESS_TO_MORE, NO_PREFERENCE, STOPS, colour, describe, levels, preference, ratio_colour, ratios
+from regard.view.scale import LESS_TO_MORE, NO_PREFERENCE, STOPS, colour, describe, has_preference, levels, ratio_colour, ratios
 
 # Linear RGB as people without red and without green cones see it: Viénot, Brettel and Mollon 1999.
 PROTANOPE = [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]]
@@ -56,4 +56,22 @@ def test_a_place_of_one_and_a_half_times_uniform_is_a_preference():
         weights = np.full(64, (64 - most) / 63 / 64)
         weights[5] = most / 64
         assert describe(weights) == words
-        assert preference(weights) == pytest.approx(most if "up" in words else 0.0)
+        assert has_preference(weights) == ("up" in words)
+
+
+@pytest.mark.parametrize(
+    ("least", "words"),
+    [(0.7, "no preference"), (0.66, "down to 1/1.5× uniform"), (0.05, "down to 1/20× uniform"), (0, "down to 0× uniform")],
+)
+def test_a_place_of_much_less_than_uniform_is_a_preference_too(least, words):
+    weights = np.full(64, (64 - least) / 63 / 64)
+    weights[5] = least / 64
+    assert describe(weights) == words
+    assert has_preference(weights) == (words != "no preference")
+
+
+def test_uniform_attention_may_differ_from_place_to_place():
+    uniform = np.array([[0.4, 0.4], [0.1, 0.1]])
+    assert ratios(uniform / 2, uniform) == pytest.approx(np.ones((2, 2)))
+    assert describe(uniform, uniform) == "no preference"
+    assert describe([[0.25, 0.25], [0.25, 0.25]], uniform) == "up to 2.5× uniform"
