@@ -2,13 +2,15 @@
 
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.io import note, write
-from regard.cli.options import Beam, Device, DrawingFile, Head, Json, Layer, RunPath
+from regard.cli.failures import BadInput, Failures
+from regard.cli.io import expand_folders, note, write
+from regard.cli.options import Beam, Device, DrawingFile, Head, Json, Layer, RunPath, Strict
 
 if TYPE_CHECKING:
     from regard.view.cost import ImageCost, Part
@@ -21,11 +23,12 @@ def show(
     run: RunPath,
     what: Annotated[list[str], typer.Argument(
         metavar="SENTENCE|IMAGE|SOUND...", show_default=False,
-        help="Sentences to translate or encode, image files, or sound files.")],
+        help="Sentences to translate or encode; or image or sound files, and folders of them.")],
     which: Annotated[str | None, typer.Option(
         help="Of a translator: encoder, decoder (self-attention) or cross.  [default: cross]", show_default=False)] = None,
-    layer: Layer = None, head: Head = None, beam: Beam = None, out: DrawingFile = None, device: Device = "auto",
-) -> None:  # fmt: skip
+    layer: Layer = None, head: Head = None, beam: Beam = None, out: DrawingFile = None, strict: Strict = False,
+    device: Device = "auto",
+) -> int:  # fmt: skip
     """Show attention weights.
 
     For text, a coloured grid in the terminal or in a file: of a translation, a row for each output token and a column for each
@@ -33,7 +36,8 @@ def show(
     token.  Cells that a query may not attend to are hatched.
 
     For an image, the weights of the last layer or of --layer, head by head over the image, in IMAGE-attention.png or --out; if
-    that file exists, in IMAGE-attention-2.png.  Colours are multiples of uniform attention, the same for all images.
+    that file exists, in IMAGE-attention-2.png.  Colours are multiples of uniform attention, the same for all images.  A folder
+    is all images in it; a file that cannot be read is skipped, and listed at the end.
     A caption model is shown word by word, also in the terminal.
 
     For speech of up to 30 seconds, the spectrogram, the CTC posteriors and the attention over time, in SOUND-attention.png or
@@ -51,38 +55,60 @@ def show(
     from regard.view import show as view
     from regard.view.draw import check_file
     from regard.view.maps import check_which
+    from regard.view.source import few_steps
 
     side = check_which(which)
     if out:
         check_file(out)
-        if len(what) > 1:
-            raise ValueError(f"--out {out} is one file, and there are {len(what)} inputs; give one, or leave --out out")
     predictor = load(run, device)
     if getattr(predictor, "INPUT", "") not in ("text", "image", "audio"):
         view.show(predictor, "", name=run)  # says which verbs there are
-    for each in what:
-        attention = view.show(predictor, each, which=side, layer=layer, head=head, beam=beam, name=run)
-        file = out
-        if file is None and predictor.INPUT != "text":
-            file = view.free_file(Path(f"{Path(each).stem}-attention.png"))
-        _print_map(attention, file)
+    endings = _endings(predictor.INPUT)
+    items = list(expand_folders(what, endings) if endings else what)
+    if out and len(items) > 1:
+        raise ValueError(f"--out {out} is one file, and there are {len(items)} inputs; give one, or leave --out out")
+    failures = Failures(strict=strict)
+    for each in items:
+        try:
+            if isinstance(each, BadInput):
+                raise ValueError(each.error)
+            if not endings and Path(each).suffix.lower() in _endings("image") and Path(each).is_file():
+                note(f"regard: {each} is an image file, and {run} reads text; the name is read as a sentence")
+            attention = view.show(predictor, each, which=side, layer=layer, head=head, beam=beam, name=run)
+        except ValueError as error:
+            source = each.source if isinstance(each, BadInput) else each
+            failures.skip(BadInput(source, str(error)), f"{source}: skipped")
+            continue
+        if not failures.succeeded and (warning := few_steps(predictor)):
+            note(f"regard: {warning}")
+        failures.success()
+        _print_map(attention, each, out or (view.map_file(each) if endings else None))
+    return failures.code()
 
 
-def _print_map(attention: "AnyMap", file: Path | None) -> None:
+def _endings(input_: str) -> Collection[str]:
+    """How the names of image or sound files end."""
+    from regard.cli.predict import SOUNDS
+    from regard.data.image.folders import ENDINGS
+
+    return {"image": ENDINGS, "audio": SOUNDS}.get(input_, ())
+
+
+def _print_map(attention: "AnyMap", source: str, file: Path | None) -> None:
     """Draw to the file, if one is given, and print what belongs in the terminal."""
     from rich.console import Console
 
-    from regard.data.terminal import printable
     from regard.view import caption_maps, draw, image_maps, speech_maps
     from regard.view.caption_maps import CaptionMap
     from regard.view.image_maps import ImageMap
     from regard.view.maps import AttentionMap
+    from regard.view.scale import preference_note
 
     console = Console()
     if isinstance(attention, AttentionMap):
         if file:
             _print_notes(draw.to_file(attention, file))
-            print(f"saved {printable(str(file))}")
+            write(f"saved {file}")
         else:
             width = max(console.width, 6 * len(attention.columns) + 20)
             console.print(draw.to_terminal(attention, console.width), width=width, soft_wrap=True)
@@ -90,22 +116,25 @@ def _print_map(attention: "AnyMap", file: Path | None) -> None:
     assert file is not None
     if isinstance(attention, ImageMap):
         _print_notes(image_maps.to_file(attention, file))
-        print(f"{printable(attention.caption)}, saved {printable(str(file))}")
+        write(f"{source}: {attention.caption}, saved {file}")
     elif isinstance(attention, CaptionMap):
         _print_notes(caption_maps.to_file(attention, file))
-        if attention.words:
+        if attention.words and console.is_terminal:
             console.print(caption_maps.to_terminal(attention, console.width), soft_wrap=True)
-        print(f"{printable(attention.caption) or 'an empty caption'}, saved {printable(str(file))}")
+        else:  # colours do not go through a pipe
+            for word in attention.words:
+                write(word.title, preference_note(word.weights))
+        write(f"{source}: {attention.caption or 'an empty caption'}, saved {file}")
     else:
         _print_notes(speech_maps.to_file(attention, file))
-        for word in attention.words:
-            print(f"{word.start:.2f}", f"{word.end:.2f}", printable(word.text), sep="\t")
-        print(f"{printable(attention.transcript) or 'an empty transcript'}, saved {printable(str(file))}")
+        for timed in attention.words:
+            write(f"{timed.start:.2f}", f"{timed.end:.2f}", timed.text)
+        write(f"{source}: {attention.transcript or 'an empty transcript'}, saved {file}")
 
 
 def _print_notes(notes: list[str]) -> None:
-    for line in notes:
-        note(line)
+    for text in notes:
+        note(text)
 
 
 def positions(
@@ -125,13 +154,13 @@ def positions(
     """
     from regard.view.draw import check_file
     from regard.view.positions import load_for_positions, map_positions, to_file
-    from regard.view.show import free_file
+    from regard.view.show import free_file, plain_name
 
     if out:
         check_file(out)
     name, network = load_for_positions(model)
     found = map_positions(network, name, length=length, layer=layer)
-    file = out or free_file(Path(f"{name}-positions.png"))
+    file = out or free_file(Path(f"{plain_name(name)}-positions.png"))
     _print_notes(to_file(found, file))
     write(f"{found.title}, saved {file}")
 

@@ -79,9 +79,11 @@ def read_items(
 
     def lines(file: Path) -> Iterator[str | BadInput]:
         name = "standard input" if str(file) == "-" else str(file)
-        for line in read_lines_checked(file):
+        for number, line in enumerate(read_lines_checked(file), 1):
             if isinstance(line, BadLine):
                 yield BadInput(f"{name} line {line.number}", f"{name} line {line.number} {line.reason}; {line.advice}")
+            elif endings and not line.strip():
+                yield BadInput(f"{name} line {number}", f"{name} line {number} is empty; give a file on each line")
             else:
                 yield line
 

@@ -25,6 +25,7 @@ from regard.data.text.windows import BoundedBatch, all_bounded_windows, bounded_
 from regard.tasks.language_model import perplexity, plain_text, validation_of
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, evaluate
+from regard.tasks.origin import predictor_repr
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task
 from regard.tasks.text_embedding import TextEmbedder, TextEncoder
 
@@ -42,7 +43,7 @@ class BidirectionalModel(TextEncoder, Protocol):
         """What the output layer reads to predict the next word, and the previous one: twice (B, T, D / 2)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BidirectionalLM:
     """A trained bidirectional language model with its tokenizer."""
 
@@ -51,6 +52,8 @@ class BidirectionalLM:
     HINTS: ClassVar = {
         "show": "has LSTMs and no attention to show; compare a word in two texts: regard embed THIS_FOLDER --word WORD TEXT TEXT"
     }
+
+    __repr__ = predictor_repr
 
     model: nn.Module
     tokenizer: Tokenizer | CharacterTokenizer

@@ -36,6 +36,7 @@ from regard.models.image_encoder import CaptionFeatures
 from regard.tasks.answer_html import answer_repr, n_best_html
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, caption_scores
+from regard.tasks.origin import predictor_repr
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 
 __all__ = ["TASK", "Caption", "ImageCaptioner"]
@@ -72,12 +73,14 @@ class Caption:
         return n_best_html(self, self.n_best)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImageCaptioner:
     """A trained caption model, its tokenizer and how it reads images."""
 
     VERBS: ClassVar = ("caption",)  # of the command line
     INPUT: ClassVar = "image"
+
+    __repr__ = predictor_repr
 
     model: nn.Module
     tokenizer: Tokenizer

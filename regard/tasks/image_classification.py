@@ -21,6 +21,7 @@ from regard.data.position import BatchStream, DataPosition
 from regard.tasks.errors import ScoredExample
 from regard.tasks.loss import mixup_cross_entropy
 from regard.tasks.metrics import Score
+from regard.tasks.origin import predictor_repr
 from regard.tasks.overlap import trained_images
 from regard.tasks.scoring import score_classes
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task
@@ -33,12 +34,14 @@ UNTRAINED = "this model has no trained classes; train it on some: regard train i
 SAMPLED = 1000  # validation images classified at every evaluation
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImageClassifier:
     """A trained image model and the names of its classes."""
 
     VERBS: ClassVar = ("classify",)  # of the command line
     INPUT: ClassVar = "image"
+
+    __repr__ = predictor_repr
 
     model: nn.Module
     run: Run

@@ -24,6 +24,7 @@ from regard.decode import search
 from regard.decode.fast import decoder
 from regard.tasks.language_model import CausalModel, next_token_loss
 from regard.tasks.metrics import Score, evaluate
+from regard.tasks.origin import predictor_repr
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task
 
 __all__ = ["TASK", "ImageGenerator"]
@@ -31,7 +32,7 @@ __all__ = ["TASK", "ImageGenerator"]
 MAX_IMAGES = 4096  # of one call
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImageGenerator:
     """A trained pixel model."""
 
@@ -39,6 +40,8 @@ class ImageGenerator:
     INPUT: ClassVar = "nothing"
     OUTPUT: ClassVar = "images"
     HINTS: ClassVar = {"show": "generates images and takes none; see some: regard generate THIS_FOLDER --out samples.png"}
+
+    __repr__ = predictor_repr
 
     model: nn.Module
     run: Run

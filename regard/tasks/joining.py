@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from regard.data.text.sentences import is_cjk
-from regard.tasks.answer_html import answer_html, shorten
+from regard.tasks.answer_html import answer_repr, n_best_html
 
 __all__ = ["MARKS", "SentenceTranslator", "Translation", "join_translations"]
 
@@ -36,12 +36,10 @@ class Translation:
     restored: int = 0  # placeholders, tags, addresses and numbers that the model left out, and that were put back
 
     def __repr__(self) -> str:
-        score = "" if self.score is None else f", score {self.score:.3f}"
-        return f"Translation({shorten(self.text)}{score})"
+        return answer_repr(self)
 
     def _repr_html_(self) -> str:
-        best = [(f"{hypothesis.score:.3f}", hypothesis.text) for hypothesis in self.n_best if hypothesis.score is not None]
-        return answer_html(self.text, ("score", "text"), best if len(best) > 1 else ())
+        return n_best_html(self, self.n_best)
 
 
 class SentenceTranslator(NamedTuple):

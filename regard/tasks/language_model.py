@@ -25,6 +25,7 @@ from regard.decode.fast import decoder
 from regard.decode.logits_processors import logits_processor
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, evaluate
+from regard.tasks.origin import predictor_repr
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 
 __all__ = ["TASK", "CausalModel", "TextGenerator", "next_token_loss", "perplexity", "plain_text", "validation_of"]
@@ -45,13 +46,15 @@ class CausalModel(Protocol):
         """What the output layer reads: (B, T) → (B, T, D)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TextGenerator:
     """A trained language model with its tokenizer."""
 
     VERBS: ClassVar = ("generate",)  # of the command line
     INPUT: ClassVar = "text"
     OUTPUT: ClassVar = "text"
+
+    __repr__ = predictor_repr
 
     model: nn.Module
     tokenizer: Tokenizer

@@ -18,6 +18,7 @@ from regard.tasks.image_classification import ImageClassifier
 from regard.tasks.image_generation import ImageGenerator
 from regard.tasks.language_model import TextGenerator
 from regard.tasks.masked_lm import MaskedLM
+from regard.tasks.origin import parameter_count, remember_folder
 from regard.tasks.speech import Transcriber
 from regard.tasks.text_classification import TextClassifier
 from regard.tasks.text_embedding import TextEmbedder
@@ -60,6 +61,7 @@ def load(folder: str | Path, device: str = "auto", precision: str = "float32") -
         if len(labels) != (classes := getattr(run.model, "classes", 0)):
             raise ValueError(f"{files.labels} names {len(labels)} classes, the model has {classes}; restore the file it was "
                              f"trained with")  # fmt: skip
+        parameters = parameter_count(model)
         task, model = task_of(run), fold_batch_norms(model.to(where))
         ready = probe.passed(model) if precision != "float32" or task.decodes else model
         predictor = task.predictor(ready, run, tokenizer, labels)
@@ -69,6 +71,7 @@ def load(folder: str | Path, device: str = "auto", precision: str = "float32") -
                 raise ValueError(f"{files.target_tokenizer} has {target.vocab:,} tokens, the model's target vocabulary "
                                  f"{vocab:,}; restore the tokenizer it was imported with")  # fmt: skip
             predictor = dataclasses.replace(predictor, target_tokenizer=target)
+        remember_folder(predictor.model, files.path, parameters)
         return predictor
 
 

@@ -24,6 +24,7 @@ from regard.data.text.windows import MaskedBatch, all_masked_windows, masked_win
 from regard.tasks.language_model import perplexity, plain_text, validation_of
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, evaluate, to_device
+from regard.tasks.origin import predictor_repr
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 from regard.tasks.text_embedding import Prediction, TextEmbedder, TextEncoder
 
@@ -59,13 +60,15 @@ class FilledText(NamedTuple):
     predictions: list[list[Prediction]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MaskedLM:
     """A trained masked language model with its tokenizer."""
 
     VERBS: ClassVar = ("fill", "embed")  # of the command line
     INPUT: ClassVar = "text"
     HINTS: ClassVar = TextEmbedder.HINTS
+
+    __repr__ = predictor_repr
 
     model: nn.Module
     tokenizer: Tokenizer

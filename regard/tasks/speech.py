@@ -35,6 +35,7 @@ from regard.models.conformer import ConformerConfig, Utterances
 from regard.tasks.answer_html import answer_html, shorten
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score, transcript_scores
+from regard.tasks.origin import predictor_repr
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task
 
 __all__ = ["TASK", "Recognized", "SpeechDataset", "SpeechModel", "TimedWord", "Transcriber", "Transcript", "speech_loss",
@@ -105,12 +106,14 @@ class Recognized(NamedTuple):
     log_probs: Tensor | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Transcriber:
     """A trained speech model, its tokenizer and how it reads sound."""
 
     VERBS: ClassVar = ("transcribe",)  # of the command line
     INPUT: ClassVar = "audio"
+
+    __repr__ = predictor_repr
 
     model: nn.Module
     tokenizer: Tokenizer

@@ -22,6 +22,7 @@ from regard.tasks.errors import ScoredExample
 from regard.tasks.loss import class_cross_entropy
 from regard.tasks.metrics import Score
 from regard.tasks.mixing import mix_parts
+from regard.tasks.origin import predictor_repr
 from regard.tasks.overlap import trained_texts
 from regard.tasks.scoring import score_classes
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
@@ -39,13 +40,15 @@ class ClassifyingEncoder(Protocol):
         """Logits of the classes of each text: (B, T) → (B, classes)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TextClassifier:
     """A trained text classifier with its tokenizer and the names of its classes."""
 
     VERBS: ClassVar = ("classify", "embed")  # of the command line
     INPUT: ClassVar = "text"
     HINTS: ClassVar = TextEmbedder.HINTS
+
+    __repr__ = predictor_repr
 
     model: nn.Module
     tokenizer: Tokenizer

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from regard.config import Run
 from regard.data.text.characters import SpecialCharacterIds
 from regard.data.text.tokenizer import SpecialTokens, Tokenizer, to_ids
+from regard.tasks.origin import predictor_repr
 
 __all__ = ["Occurrence", "Prediction", "TextEmbedder", "TextEncoder", "WordOccurrences", "encoded_batches", "find_word"]
 
@@ -97,7 +98,7 @@ def encoded_batches(predictor: EncoderPredictor, texts: Sequence[str] | Sequence
         progress(first + len(rows))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TextEmbedder:
     """A text encoder with its tokenizer."""
 
@@ -107,6 +108,8 @@ class TextEmbedder:
         "fill": ", or train it to predict masked words: regard train wikitext-bert init=THIS_FOLDER",
         "classify": ", or train it on classes: regard train sst2 init=THIS_FOLDER",
     }
+
+    __repr__ = predictor_repr
 
     model: nn.Module
     tokenizer: Tokenizer

@@ -41,6 +41,7 @@ from regard.tasks.joining import SentenceTranslator, Translation
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score
 from regard.tasks.mixing import advise_mixing, mix_parts
+from regard.tasks.origin import predictor_repr
 from regard.tasks.overlap import trained_texts
 from regard.tasks.paragraphs import translate_texts
 from regard.tasks.scoring import score_translations
@@ -74,12 +75,14 @@ class Sampling:
     seed: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Translator:
     """A trained encoder-decoder with its tokenizer."""
 
     VERBS: ClassVar = ("translate", "ask")  # of the command line
     INPUT: ClassVar = "text"
+
+    __repr__ = predictor_repr
 
     model: nn.Module
     tokenizer: Tokenizer

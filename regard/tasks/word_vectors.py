@@ -27,6 +27,7 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.models.word2vec import Word2VecConfig
 from regard.tasks.language_model import plain_text
 from regard.tasks.metrics import Score, evaluate, spearman
+from regard.tasks.origin import predictor_repr
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task
 from regard.tasks.text_embedding import WordOccurrences, find_word
 
@@ -62,13 +63,15 @@ class WordDataset(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WordVectors:
     """Trained word vectors with their vocabulary."""
 
     VERBS: ClassVar = ("neighbors", "embed")  # of the command line
     INPUT: ClassVar = "words"
     HINTS: ClassVar = {"show": "holds word vectors, which have no attention to show; use regard neighbors THIS_FOLDER WORD"}
+
+    __repr__ = predictor_repr
 
     model: nn.Module
     tokenizer: Tokenizer

@@ -34,7 +34,8 @@ from regard.view.image_maps import Panel, model_pixels
 from regard.view.maps import record_cross_attention, require_index
 from regard.view.panels import Overlay, draw_panels
 from regard.view.picture import Region, picture_of, read_picture
-from regard.view.scale import ink, preference, preference_note, ratio_colour
+from regard.view.scale import has_preference, ink, preference_note, ratio_colour
+from regard.view.source import describe_source, name_of
 
 __all__ = ["CaptionMap", "attention_inside", "caption_weights", "draw", "map_caption", "to_file", "to_terminal", "upsample",
            "words_of_caption"]  # fmt: skip
@@ -57,6 +58,7 @@ class CaptionMap:
     shift: float = 0.0  # how far the centre of a token is before the middle of its cell, in cells
     region: list[float] = field(default_factory=lambda: [*Region()])  # top, left, bottom, right: fractions of the picture
     picture: npt.NDArray[np.uint8] | None = field(default=None, compare=False)  # the user's own, (Y, X, 3); not in JSON
+    source: str = field(default="", compare=False)  # the image's file, and how long the model was trained
 
     def __repr__(self) -> str:
         return f"CaptionMap({self.title!r}, {self.caption!r}, {len(self.words)} words)"
@@ -99,10 +101,11 @@ def map_caption(captioner: ImageCaptioner, image: ImageLike, *, beam: int | None
     for word, tokens in words_of_caption(captioner.tokenizer, caption.ids):
         grid = weights[tokens].mean(0)  # (Y, X)
         words.append(Panel(word, (grid / grid.sum().clamp_min(1e-12)).tolist()))
-    title = f"{captioner.run.name}: attention for each word{of_layer}{of_head}{without}"
+    title = f"{name_of(captioner)} ({captioner.run.family}): attention for each word{of_layer}{of_head}{without}"
     pixels = model_pixels(square, captioner.run.model.image).tolist()
     picture = read_picture(image, captioner.run.data, captioner.run.model)
-    return CaptionMap(title, caption.text, pixels, words, _encoder(captioner).shift, [*picture.region], picture.pixels)
+    return CaptionMap(title, caption.text, pixels, words, _encoder(captioner).shift, [*picture.region], picture.pixels,
+                      describe_source(captioner, image))  # fmt: skip
 
 
 def caption_weights(captioner: ImageCaptioner, image: ImageLike, ids: Sequence[int]) -> list[Tensor]:
@@ -201,7 +204,7 @@ def _to_text(word: Panel, grid: Tensor) -> Text:
             paper = ratio_colour(weight * grid.numel())
             style = Style(color=Color.from_rgb(*ink(paper)), bgcolor=Color.from_rgb(*paper), bold=False)
             text.append(percent.center(CELL_WIDTH), style)
-    text.append("\n" + ("" if preference(word.weights) else "no preference"[:wide]), Style(bold=False, dim=True))
+    text.append("\n" + ("" if has_preference(word.weights) else "no preference"[:wide]), Style(bold=False, dim=True))
     return text
 
 
@@ -216,7 +219,7 @@ def draw(attention: CaptionMap, kind: str) -> Drawing:
     overlays = [Overlay(word.title, preference_note(word.weights), _smooth(word, attention.shift)) for word in words]
     picture = picture_of(attention.image, attention.picture, attention.region)
     caption = attention.caption or "(an empty caption)"
-    content, notes = draw_panels(attention.title, caption, picture, overlays, kind, smooth=True)
+    content, notes = draw_panels(attention.title, caption, picture, overlays, kind, smooth=True, subtitle=attention.source)
     if len(attention.words) > MAX_WORDS:
         notes.append(f"{MAX_WORDS} of {len(attention.words)} words are drawn; a .json file holds all")
     return Drawing(content, notes)

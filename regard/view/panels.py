@@ -22,6 +22,7 @@ __all__ = ["CAPTION_LINE", "GAP", "HEADER", "OPACITY", "PANEL", "TITLE", "Overla
 
 PANEL, GAP, TITLE, CAPTION_LINE, HEADER, BAR = 2.4, 0.14, 0.5, 0.19, 0.34, 0.95  # inches
 LETTER, LARGE_LETTER, NOTE_LINE = 0.064, 0.086, 0.14  # inches: widths of letters of a note, of a title, height of a note's line
+TITLE_LINE = 0.15  # inches: height of a line of the drawing's title
 MAX_COLUMNS = 6  # pictures in a row
 ONE_ROW = 4  # up to this number of pictures there is one row
 MAX_ASPECT = 2.5  # of a panel: a longer picture is shown around the region that the model saw
@@ -29,6 +30,7 @@ PIXELATED = 64  # up to this side, in pixels, pictures are drawn without smoothi
 PANEL_PIXELS = 480  # of the picture below a map
 OPACITY = 0.66  # of the colours over the grey picture
 PALE, CONTRAST = 110, 0.55  # of the grey picture: darkest level, and range of levels
+FLAT = "#d0d0d0"  # of places without a ratio
 OUTSIDE = 0.75  # how much a part of the picture that the model did not see is whitened
 
 
@@ -37,7 +39,7 @@ class Overlay(NamedTuple):
 
     title: str
     note: str  # below the title
-    ratios: npt.NDArray[np.float64]  # (Y, X) multiples of uniform attention
+    ratios: npt.NDArray[np.float64]  # (Y, X) multiples of uniform attention; where not a number, grey
 
 
 class Windows(NamedTuple):
@@ -75,22 +77,24 @@ def _view(picture: Picture) -> View:
 
 
 def draw_panels(title: str, caption: str, picture: Picture, overlays: Sequence[Overlay], kind: str, *, smooth: bool = False,
-                windows: Windows | None = None) -> Drawing:  # fmt: skip
+                windows: Windows | None = None, subtitle: str = "") -> Drawing:  # fmt: skip
     """Draw the picture with its caption, then each map over it, as png, svg or pdf; one legend serves all maps."""
-    view, texts = _view(picture), [title, caption, *(overlay.title for overlay in overlays)]
+    view, texts = _view(picture), [title, subtitle, caption, *(overlay.title for overlay in overlays)]
     lines = textwrap.wrap(caption, max(8, int(view.width / LARGE_LETTER))) or [""]
     notes = [textwrap.wrap(overlay.note, max(8, int(view.width / LETTER))) or [""] for overlay in overlays]
     count, columns = 1 + len(overlays), _columns(1 + len(overlays), view)
-    rows, above = -(-count // columns), TITLE + NOTE_LINE * (max(map(len, notes), default=1) - 1)
-    header = HEADER + max(above, CAPTION_LINE * len(lines) + 0.12)
-    width = max(GAP + (view.width + GAP) * columns + (BAR if overlays else 0), LETTER * len(title) + 2 * GAP)
+    note_lines = max(map(len, notes), default=1)
+    rows, above = -(-count // columns), TITLE + NOTE_LINE * (note_lines - 1)
+    width = GAP + (view.width + GAP) * columns + (BAR if overlays else 0)
+    titles = [line for text in (title, subtitle) for line in textwrap.wrap(text, max(24, int((width - 2 * GAP) / LETTER)))]
+    header = HEADER + TITLE_LINE * max(0, len(titles) - 1) + max(above, CAPTION_LINE * len(lines) + 0.12)
     height = header + (view.height + above) * rows - above + GAP
     with new_figure(width, height, texts) as figure:
         figure.suppressComposite = True  # else an SVG or PDF file gets one large image of all panels, slowly
         axes = figure.add_axes((0, 0, 1, 1))  # in inches from the top left; axes for each panel would take seconds
         axes.set_axis_off()
-        axes.text(GAP, GAP, title, va="top", fontsize=9, color="#666666", parse_math=False)
-        grey = _pale(view)
+        axes.text(GAP, GAP, "\n".join(titles), va="top", fontsize=9, color="#666666", parse_math=False)
+        grey, colours = _pale(view), palette(LESS_TO_MORE).with_extremes(bad=FLAT)
         for index in range(count):
             left, top = GAP + (view.width + GAP) * (index % columns), header + (view.height + above) * (index // columns)
             whole = (left, left + view.width, top + view.height, top)
@@ -102,15 +106,14 @@ def draw_panels(title: str, caption: str, picture: Picture, overlays: Sequence[O
                 _outline(axes, view, whole)
                 continue
             overlay = overlays[index - 1]
-            note, most = notes[index - 1], max(4, int((view.width + GAP) / LARGE_LETTER))
+            note, most = "\n".join(notes[index - 1]), max(4, int((view.width + GAP) / LARGE_LETTER))
             name = overlay.title if len(overlay.title) <= most else f"{overlay.title[: most - 1]}…"
-            axes.text(middle, top - 0.09 - NOTE_LINE * len(note), name, ha="center", va="bottom", fontsize=11, parse_math=False)
-            axes.text(
-                middle, top - 0.06, "\n".join(note), ha="center", va="bottom", fontsize=8, color="#666666", parse_math=False
-            )
+            at = top - 0.07 - NOTE_LINE * note_lines  # the same in all panels of a row
+            axes.text(middle, at - 0.02, name, ha="center", va="bottom", fontsize=11, parse_math=False)
+            axes.text(middle, at, note, ha="center", va="top", fontsize=8, color="#666666", parse_math=False)
             axes.imshow(grey, cmap="gray", vmin=0, vmax=255, interpolation=_interpolation(grey), extent=whole)
             place = _place(view, whole)
-            drawn = axes.imshow(levels(overlay.ratios), cmap=palette(LESS_TO_MORE), vmin=-math.log2(TIMES), vmax=math.log2(TIMES),
+            drawn = axes.imshow(levels(overlay.ratios), cmap=colours, vmin=-math.log2(TIMES), vmax=math.log2(TIMES),
                                 alpha=OPACITY, interpolation="bilinear" if smooth else "nearest", extent=place)  # fmt: skip
             _draw_windows(axes, windows, place)
             _outline(axes, view, whole)

@@ -17,21 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-__all__ = [
-    "LESS_TO_MORE",
-    "NO_PREFERENCE",
-    "STOPS",
-    "TIMES",
-    "add_ratio_bar",
-    "colour",
-    "ink",
-    "levels",
-    "palette",
-    "preference",
-    "preference_note",
-    "ratio_colour",
-    "ratios",
-]  # fmt: skip
+__all__ = ["LESS_TO_MORE", "NO_PREFERENCE", "STOPS", "TIMES", "add_ratio_bar", "colour", "has_preference", "ink", "levels", "palette",
+           "preference_note", "ratio_colour", "ratios"]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 RGB = tuple[int, int, int]
@@ -41,7 +28,7 @@ STOPS: tuple[RGB, ...] = ((13, 8, 40), (110, 30, 110), (220, 80, 60), (252, 180,
 # Blue to orange, which people with red-green colour blindness tell apart; uniform attention is nearly white.
 LESS_TO_MORE: tuple[RGB, ...] = ((22, 58, 112), (96, 148, 202), (242, 242, 240), (242, 148, 62), (150, 48, 0))
 TIMES = 8  # the scale goes from 1/8 to 8 times uniform attention
-NO_PREFERENCE = 1.5  # a panel without a place of that many times uniform attention has no preference
+NO_PREFERENCE = 1.5  # a panel has no preference if all places have between 1/1.5 and 1.5 times uniform attention
 
 
 def colour(weight: float, stops: tuple[RGB, ...] = STOPS) -> RGB:
@@ -65,10 +52,14 @@ def palette(stops: tuple[RGB, ...] = STOPS) -> "LinearSegmentedColormap":
     return LinearSegmentedColormap.from_list("regard", [tuple(c / 255 for c in stop) for stop in stops])
 
 
-def ratios(weights: npt.ArrayLike) -> Floats:
-    """Weights of places as multiples of uniform attention over these places: 1 everywhere if the model attends evenly."""
+def ratios(weights: npt.ArrayLike, uniform: npt.ArrayLike | None = None) -> Floats:
+    """Weights of places as multiples of uniform attention over these places: 1 everywhere if the model attends evenly.
+
+    `uniform` is what each place gets of uniform attention, if that is not the same for all.
+    """
     shares = np.asarray(weights, np.float64)
-    return shares * shares.size / max(float(shares.sum()), 1e-12)
+    even = shares.size if uniform is None else np.sum(uniform) / np.maximum(uniform, 1e-12)
+    return shares * even / max(float(shares.sum()), 1e-12)
 
 
 def levels(ratio: npt.ArrayLike, times: float = TIMES) -> Floats:
@@ -81,16 +72,21 @@ def ratio_colour(ratio: float, times: float = TIMES) -> RGB:
     return colour(float(levels(ratio, times) / np.log2(times) + 1) / 2, LESS_TO_MORE)
 
 
-def preference(weights: npt.ArrayLike) -> float:
-    """The largest weight as a multiple of uniform attention; 0 if no place has `NO_PREFERENCE` times that."""
-    most = float(ratios(weights).max())
-    return most if most >= NO_PREFERENCE else 0.0
+def has_preference(weights: npt.ArrayLike, uniform: npt.ArrayLike | None = None) -> bool:
+    """Whether some place has much more or much less than uniform attention, by a factor of `NO_PREFERENCE`."""
+    ratio = ratios(weights, uniform)
+    return bool(ratio.max() >= NO_PREFERENCE or ratio.min() <= 1 / NO_PREFERENCE)
 
 
-def preference_note(weights: npt.ArrayLike) -> str:
-    """How strongly a panel prefers some places, in a few words below its title."""
-    most = preference(weights)
-    return f"up to {most:.{1 if most < 9.95 else 0}f}× uniform" if most else "no preference"
+def preference_note(weights: npt.ArrayLike, uniform: npt.ArrayLike | None = None) -> str:
+    """A few words below the title of a panel."""
+    if not has_preference(weights, uniform):
+        return "no preference"
+    ratio = ratios(weights, uniform)
+    most, least = float(ratio.max()), float(ratio.min())
+    if most >= NO_PREFERENCE:
+        return f"up to {most:.{1 if most < 9.95 else 0}f}× uniform"
+    return f"down to 1/{1 / least:.{1 if least > 1 / 9.95 else 0}f}× uniform" if least > 0.01 else "down to 0× uniform"
 
 
 def add_ratio_bar(figure: "Figure", drawn: "AxesImage", bar: "Axes", times: float = TIMES) -> None:

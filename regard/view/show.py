@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import cast
 
 from regard.data.image.io import ImageLike
+from regard.data.terminal import printable
 from regard.tasks.captioning import ImageCaptioner
 from regard.tasks.image_classification import ImageClassifier
 from regard.tasks.load import Predictor, TextPredictor, load
@@ -13,7 +14,7 @@ from regard.view.image_maps import ImageMap, map_image_attention
 from regard.view.maps import AttentionMap, Which, check_which, map_attention
 from regard.view.speech_maps import SpeechMap, map_speech
 
-__all__ = ["AnyMap", "free_file", "show"]
+__all__ = ["AnyMap", "free_file", "map_file", "plain_name", "show"]
 
 AnyMap = AttentionMap | ImageMap | CaptionMap | SpeechMap
 
@@ -49,6 +50,16 @@ def show(predictor: str | Path | Predictor, what: ImageLike | Samples, *, which:
     if not isinstance(what, str):
         raise ValueError(f"{name} reads text, and got {type(what).__name__}; give one sentence as a string")
     return map_attention(cast(TextPredictor, model), what, which=which, beam=beam, layer=layer, head=head)
+
+
+def plain_name(name: str) -> str:
+    """A name for a file without control characters: they would be obeyed by terminals that list it."""
+    return "".join("_" if printable(letter, keep="") != letter else letter for letter in name)
+
+
+def map_file(source: str) -> Path:
+    """Where the map of an image or a sound is drawn by default: in the current folder."""
+    return free_file(Path(f"{plain_name(Path(source).stem)}-attention.png"))
 
 
 def free_file(file: Path) -> Path:

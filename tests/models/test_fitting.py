@@ -61,7 +61,10 @@ def test_values_that_a_model_computes_when_built_have_shape_and_type_without_mem
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"depth": 10**9}, r"config\.json has depth = 1,000,000,000, but its weights file has 28 tensors; restore the config\.json"),
+        (
+            {"depth": 10**9},
+            r"config\.json has depth = 1,000,000,000, but its weights file has 28 tensors; restore the config\.json",
+        ),
         ({"dim": 10**30}, r"dim is 10+; use 2147483647 or less"),
         ({"dim": 2**30}, r"has dim = 1,073,741,824, but its weights file has no tensor larger than 64 on a side"),
         ({"dim": 16_000}, r"does not fit config\.json: .* the model wants \("),

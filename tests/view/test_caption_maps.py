@@ -194,7 +194,7 @@ def test_a_map_is_saved_shown_in_a_notebook_and_its_repr_is_short(tmp_path):
     attention = map_caption(captioner(), random_image())
     assert attention.save(tmp_path / "map.png").stat().st_size > 1000
     assert attention._repr_png_().startswith(b"\x89PNG")
-    assert repr(attention).startswith("CaptionMap('tiny: attention for each word', ")
+    assert repr(attention).startswith("CaptionMap('tiny (captioner): attention for each word', ")
     assert len(repr(attention)) < 120
 
 

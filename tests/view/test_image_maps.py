@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from regard.models.swin import plan_windows
 from regard.run_folder import RunFolder
 from regard.tasks.image_classification import ImageClassifier
 from regard.tasks.image_generation import ImageGenerator
+from regard.tasks.load import load
 from regard.view.image_maps import MAX_HEADS, ImageMap, Panel, map_image_attention, rollout, to_file
 from regard.view.panels import CONTRAST, GAP, HEADER, OPACITY, PALE, PANEL, TITLE
 from regard.view.scale import preference_note, ratio_colour
@@ -177,8 +179,22 @@ def test_a_resnet_without_attention_is_shown_by_its_class_activation_map():
     [panel] = found.panels
     assert panel.title == "evidence for its class"
     assert sum(map(sum, panel.weights)) == pytest.approx(1, abs=1e-5)
-    with pytest.raises(ValueError, match=r"tiny is a resnet without attention; .* 'model\.attention=\[2\]'"):
-        map_image_attention(predictor, random_image(16), layer=1)
+    assert found.title == "tiny (resnet): class activation map (no attention), 8 × 8 cells"
+    for chosen, option in (({"layer": 2}, "--layer"), ({"head": 2}, "--head"), ({"layer": 1, "head": 1}, "--layer and --head")):
+        with pytest.raises(ValueError, match=f"^a class activation map has no layers or heads; leave {option} out$"):
+            map_image_attention(predictor, random_image(16), **chosen)
+
+
+def test_a_class_activation_map_of_one_cell_says_so(tmp_path):
+    predictor = classifier("resnet", **{**RESNET, "attention": [], "image": 16, "stem": "imagenet", "depths": [1, 1, 1],
+                                        "dims": [8, 8, 16]})  # fmt: skip
+    found = map_image_attention(predictor, random_image(16))
+    assert np.shape(found.panels[0].weights) == (1, 1)
+    assert found.title.endswith(", one cell")
+    found.save(tmp_path / "map.svg")
+    words = " ".join((tmp_path / "map.svg").read_text().split())
+    assert "no preference" not in words
+    assert "one cell: a larger model.image" in words
 
 
 def test_one_head_can_be_chosen():
@@ -315,6 +331,29 @@ def test_attention_on_the_class_token_is_named(tmp_path):
     assert "no preference, 60% on the class token" in (tmp_path / "map.svg").read_text()
 
 
+@pytest.mark.parametrize(("left", "coloured"), [(0.04, False), (0.06, True)])
+def test_a_head_that_attends_to_the_class_token_alone_has_no_colours(tmp_path, left, coloured):
+    panels = [Panel("head 1", (left * np.array(PEAK)).tolist())]
+    attention = dataclasses.replace(map_with(1), panels=panels)
+    square = panel_pixels(attention, tmp_path / "map.png")
+    assert (abs(square[..., 0] - square[..., 2]).max() > 20) == coloured
+    to_file(attention, tmp_path / "map.svg")
+    written = (tmp_path / "map.svg").read_text()
+    assert (">96% on the class token<" in written) == (not coloured)
+    assert ("up to 16× uniform, 94% on the class" in written) == coloured
+
+
+def test_titles_of_all_panels_are_at_one_height(tmp_path):
+    short, long = Panel("head 1", FLAT), Panel("head 2", (0.5 * np.array(PEAK)).tolist())
+    to_file(dataclasses.replace(map_with(1), panels=[short, long]), tmp_path / "map.svg")
+    written = (tmp_path / "map.svg").read_text()
+    at = [re.search(rf' y="([\d.]+)"[^>]*>{name}</text>', written) for name in ("head 1", "head 2")]
+    assert at[0] is not None
+    assert at[1] is not None
+    assert at[0][1] == at[1][1]
+    assert ">token<" in written  # the second note has two lines
+
+
 # -- the user's picture
 
 
@@ -416,6 +455,23 @@ def test_the_windows_of_a_block_end_where_its_plan_cuts_the_grid(layer, ends):
     assert "shifted by 2" in attention.title if layer == 2 else "shifted" not in attention.title
 
 
+@pytest.mark.parametrize("layer", [1, 2])
+def test_padding_in_a_window_is_not_a_preference(layer):
+    """A Swin whose scores are all equal attends evenly, also in windows that are partly padding."""
+    predictor = classifier("swin", **{**SWIN, "image": 20})  # 10 × 10 positions in windows of 4
+    for p in predictor.model.parameters():
+        nn.init.zeros_(p)
+    attention = map_image_attention(predictor, random_image(20), layer)
+    assert attention.uniform is not None
+    for panel in attention.panels:
+        assert preference_note(panel.weights) == (
+            "no preference" if layer == 2 else "down to 1/3.2× uniform"
+        )  # a shift masks padding
+        assert np.array(panel.weights) == pytest.approx(np.array(attention.uniform), rel=1e-4)
+        assert preference_note(panel.weights, attention.uniform) == "no preference"
+    assert map_image_attention(classifier("swin", **SWIN), random_image(16)).uniform is None
+
+
 def test_windows_are_drawn_over_each_panel(tmp_path):
     whole = ImageMap("t", "", 0.0, np.full((8, 8, 1), 100).tolist(), [Panel("head 1", FLAT)])
     plain, lined = (panel_pixels(m, tmp_path / "m.png") for m in (whole, dataclasses.replace(whole, windows=[[0.5], [0.25]])))
@@ -448,8 +504,8 @@ def test_a_map_is_saved_shown_in_a_notebook_and_its_repr_is_short(tmp_path):
     attention = map_image_attention(classifier("vit", **VIT), random_image(300))
     assert attention.save(tmp_path / "map.png") == tmp_path / "map.png"
     assert attention._repr_png_().startswith(b"\x89PNG")
-    assert repr(attention).startswith("ImageMap('tiny, layer 3 of 3: attention of the class token', ")
-    assert len(repr(attention)) < 120
+    assert repr(attention).startswith("ImageMap('tiny (vit), layer 3 of 3: attention of the class token, 3 × 3 cells', ")
+    assert len(repr(attention)) < 140
 
 
 def test_a_json_file_holds_all_heads(tmp_path):
@@ -491,6 +547,7 @@ def save_run(folder: Path, predictor: ImageClassifier | ImageGenerator, labels: 
 def test_show_draws_over_an_image_and_prints_the_file(regard, run, tmp_path):
     result = regard("show", run, "boot.png")
     assert result.code == 0, result.err
+    assert result.out.startswith("boot.png: ")
     assert result.out.rstrip().endswith("saved boot-attention.png")
     assert any(label in result.out for label in LABELS)
     with Image.open(tmp_path / "boot-attention.png") as drawn:
@@ -515,12 +572,52 @@ def test_photos_of_one_name_do_not_overwrite_each_others_maps(regard, run, tmp_p
     assert "--out both.png is one file, and there are 2 inputs" in result.err
 
 
+def test_show_skips_what_it_cannot_read_and_goes_on(regard, run, tmp_path):
+    (tmp_path / "bad.jpg").write_text("no image")
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    Image.fromarray(random_image(30)[..., 0]).save(tmp_path / "photos" / "a" / "x.png")
+    result = regard("show", run, "bad.jpg", "boot.png", "photos", "none.png")
+    assert result.code == 0
+    assert [line.split(": ")[0] for line in result.out.splitlines()] == ["bad.jpg", "boot.png", "photos/a/x.png", "none.png"]
+    assert result.out.splitlines()[0] == "bad.jpg: skipped"
+    assert result.err.startswith("regard: skipped 2 of 4:\n  bad.jpg is not a readable image")
+    assert (tmp_path / "boot-attention.png").is_file()
+    assert (tmp_path / "x-attention.png").is_file()
+    assert regard("show", run, "bad.jpg", "boot.png", "--strict").code == 2
+    result = regard("show", run, "bad.jpg", "none.png")
+    assert (result.code, result.out) == (2, "")
+
+
+def test_a_file_name_is_exact_in_a_pipe_and_the_map_has_a_plain_name(regard, run, tmp_path):
+    name = "b\x1b[31m\u202eoot.png"
+    (tmp_path / "boot.png").rename(tmp_path / name)
+    result = regard("show", run, name)
+    assert result.code == 0, result.err
+    assert result.out.startswith(f"{name}: ")
+    assert result.out.endswith("saved b_[31m_oot-attention.png\n")
+    assert (tmp_path / "b_[31m_oot-attention.png").is_file()
+
+
+def test_the_drawing_names_the_run_the_file_and_the_training(regard, run, tmp_path):
+    (run / "log.jsonl").write_text('{"step": 1, "final_loss": 1.5, "minutes": 0.1, "accuracy": 22.5}\n')
+    result = regard("show", run, "boot.png", "--out", "map.svg")
+    written = (tmp_path / "map.svg").read_text()
+    assert ">tiny (vit), layer 3 of 3: attention of the class token, 3 × 3 cells<" in written
+    assert ">boot.png, trained 1 step, validation accuracy 22.5<" in written
+    assert "was trained 1 step, validation accuracy 22.5; maps after fewer than 100 steps show little" in result.err
+    (run / "log.jsonl").write_text('{"step": 1200, "final_loss": 1.5}\n')
+    result = regard("show", run, "boot.png", "--out", "map.json")
+    assert result.err == ""
+    assert map_image_attention(load(run), tmp_path / "boot.png").source == "boot.png, trained 1,200 steps, validation loss 1.50"
+    assert map_image_attention(load(run), random_image(30)).source == "trained 1,200 steps, validation loss 1.50"
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
         (("boot.png", "--which", "encoder"), "which 'encoder' is for translators"),
         (("none.png",), "no file none.png"),
-        (("tiny",), "tiny is a folder"),
+        (("tiny",), "the folder tiny holds no file that ends in"),
         (("boot.png", "--layer", "4"), "no layer 4; this model has layers 1 to 3"),
         (("boot.png", "--out", "x.gif"), "cannot write x.gif"),
         (("boot.png", "--out", "no/x.png"), "no folder no"),

@@ -10,8 +10,8 @@ from regard.view.scale import (
     NO_PREFERENCE,
     STOPS,
     colour,
+    has_preference,
     levels,
-    preference,
     preference_note,
     ratio_colour,
     ratios,
@@ -66,4 +66,22 @@ def test_a_place_of_one_and_a_half_times_uniform_is_a_preference():
         weights = np.full(64, (64 - most) / 63 / 64)
         weights[5] = most / 64
         assert preference_note(weights) == words
-        assert preference(weights) == pytest.approx(most if "up" in words else 0.0)
+        assert has_preference(weights) == ("up" in words)
+
+
+@pytest.mark.parametrize(
+    ("least", "words"),
+    [(0.7, "no preference"), (0.66, "down to 1/1.5× uniform"), (0.05, "down to 1/20× uniform"), (0, "down to 0× uniform")],
+)
+def test_a_place_of_much_less_than_uniform_is_a_preference_too(least, words):
+    weights = np.full(64, (64 - least) / 63 / 64)
+    weights[5] = least / 64
+    assert preference_note(weights) == words
+    assert has_preference(weights) == (words != "no preference")
+
+
+def test_uniform_attention_may_differ_from_place_to_place():
+    uniform = np.array([[0.4, 0.4], [0.1, 0.1]])
+    assert ratios(uniform / 2, uniform) == pytest.approx(np.ones((2, 2)))
+    assert preference_note(uniform, uniform) == "no preference"
+    assert preference_note([[0.25, 0.25], [0.25, 0.25]], uniform) == "up to 2.5× uniform"

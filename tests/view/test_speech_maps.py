@@ -282,7 +282,7 @@ def test_show_prints_the_words_with_their_times_and_draws_the_sound(regard, tone
     *lines, last = result.out.splitlines()
     assert [line.split("\t")[2] for line in lines] == TEXT.split()
     assert all(float(line.split("\t")[0]) < float(line.split("\t")[1]) for line in lines)
-    assert last == f"{TEXT}, saved clip-attention.png"
+    assert last == f"clip.flac: {TEXT}, saved clip-attention.png"
     with Image.open("clip-attention.png") as image:
         assert image.width > 1000
     assert regard("show", tone_run, "clip.flac", "--head", 2, "--out", "map.json").code == 0
