@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-__all__ = ["LESS_TO_MORE", "NO_PREFERENCE", "STOPS", "TIMES", "add_ratio_bar", "colour", "has_preference", "ink", "levels", "palette",
-           "preference_note", "ratio_colour", "ratios"]  # fmt: skip
+__all__ = ["LESS_TO_MORE", "NO_PREFERENCE", "STOPS", "TIMES", "add_ratio_bar", "colour", "has_preference", "ink", "levels",
+           "palette", "preference_note", "ratio_colour", "ratios"]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 RGB = tuple[int, int, int]
