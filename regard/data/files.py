@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
-__all__ = ["MAX_LINE", "BadLine", "cache_folder", "flush", "gzip_errors", "new_file_mode", "open_bytes", "read_lines",
-           "read_lines_checked", "read_pieces", "read_whole", "sync_folder", "write_atomic"]  # fmt: skip
+__all__ = ["MAX_LINE", "MIN_NOT_UTF8", "BadLine", "cache_folder", "flush", "gzip_errors", "new_file_mode", "open_bytes",
+           "read_lines", "read_lines_checked", "read_pieces", "read_whole", "sync_folder", "write_atomic"]  # fmt: skip
 
 MAX_LINE = 1 << 20  # bytes of one line; longer ones are left out or refused
+MIN_NOT_UTF8 = 3  # lines, none of them UTF-8, that are a file in another encoding
+MAX_NOT_UTF8 = 100  # lines after which that is decided
 MAX_SKIP = 1 << 26  # bytes of one line that are read to find its end
 
 
@@ -46,8 +48,11 @@ def read_lines(file: Path) -> Iterator[str]:
 
 
 def read_lines_checked(file: Path) -> Iterator[str | BadLine]:
-    """The same, but a line that is not UTF-8 or has over `MAX_LINE` bytes comes as a `BadLine`: the caller may go on."""
-    number = 0
+    """The same, but a line that is not UTF-8 or has over `MAX_LINE` bytes comes as a `BadLine`: the caller may go on.
+
+    A file without a line of UTF-8, or in which the first hundred are none, is refused: it is in another encoding.
+    """
+    number, waiting, readable = 0, list[BadLine](), False  # lines that are not UTF-8, until one is
     with gzip_errors(file), _open(file) as lines:
         while line := lines.readline(MAX_LINE + 1):
             number += 1
@@ -55,14 +60,31 @@ def read_lines_checked(file: Path) -> Iterator[str | BadLine]:
                 raise _binary(file, number, line.index(0) + 1)
             if len(line) > MAX_LINE and not line.endswith(b"\n"):
                 _skip_line(lines, file, number)
+                readable = True
+                yield from waiting
+                waiting.clear()
                 yield BadLine(number, f"has over {MAX_LINE:,} bytes", "break it into shorter lines, or leave it out")
                 continue
             try:
                 text = line.decode("utf-8")
             except UnicodeDecodeError as error:
-                yield BadLine(number, *_not_utf8(error.start + 1, line[error.start]))
+                bad = BadLine(number, *_not_utf8(error.start + 1, line[error.start]))
+                if readable:
+                    yield bad
+                elif len(waiting) + 1 >= MAX_NOT_UTF8:
+                    raise _other_encoding(file, waiting[0], number) from None
+                else:
+                    waiting.append(bad)
                 continue
+            if not readable:
+                readable = True
+                yield from waiting
+                waiting.clear()
             yield (text if number > 1 else text.removeprefix("\ufeff")).rstrip("\r\n")  # a byte order mark
+        if not readable:
+            if len(waiting) >= MIN_NOT_UTF8:
+                raise _other_encoding(file, waiting[0], number)
+            yield from waiting
 
 
 def read_whole(file: Path) -> str:
@@ -144,6 +166,10 @@ def _binary(file: Path, number: int, at: int) -> ValueError:
 
 def _not_utf8(at: int, byte: int) -> tuple[str, str]:
     return f"is not UTF-8 at byte {at} (0x{byte:02x})", "convert it, such as with `iconv -f latin1 -t utf-8`"
+
+
+def _other_encoding(file: Path, first: BadLine, count: int) -> ValueError:
+    return ValueError(f"{_name(file)} line {first.number} {first.reason}; {first.advice} (none of its first {count:,} lines is)")
 
 
 def _skip_line(lines: IO[bytes], file: Path, number: int) -> None:

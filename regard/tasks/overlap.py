@@ -45,7 +45,7 @@ def _find_texts(split: Split, wanted: set[str], what: str, report: Report) -> se
 
     def write(_: Path) -> dict[str, object]:
         found, last = set[str](), time.monotonic()
-        for number, (source, *_) in enumerate(split.pairs(), 1):
+        for number, (source, _target) in enumerate(split.pairs(), 1):
             if (text := _normal(source)) in wanted:
                 found.add(text)
             if number % CHECKED == 0 and time.monotonic() - last > PAUSE:

@@ -249,3 +249,18 @@ def test_a_short_text_is_read_whole_and_an_endless_one_refused(tmp_path, monkeyp
     (tmp_path / "a.txt").write_bytes(b"y\n" * 60)
     with pytest.raises(ValueError, match=r"a\.txt has over 100 characters; give a shorter text"):
         read_whole(tmp_path / "a.txt")
+
+
+def test_a_file_without_a_line_of_utf8_is_refused_once_with_a_hint(tmp_path):
+    file, line = tmp_path / "latin.txt", "größe\n".encode("latin-1")
+    for count in (3, 99, 100, 5000):
+        file.write_bytes(line * count)
+        shown = min(count, 100)
+        with pytest.raises(ValueError, match=rf"latin\.txt line 1 is not UTF-8 .*iconv.* \(none of its first {shown} lines is\)"):
+            list(read_lines_checked(file))
+    file.write_bytes(line * 2)
+    assert [found.number for found in read_lines_checked(file)] == [1, 2]
+    file.write_bytes(line * 50 + b"good\n" + line * 200)
+    found = list(read_lines_checked(file))
+    assert [index for index, entry in enumerate(found) if isinstance(entry, str)] == [50]
+    assert len(found) == 251

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.files import BadLine
+from regard.data.files import MIN_NOT_UTF8, BadLine
 from regard.data.terminal import printable
 
 __all__ = ["ALL", "BadRow", "ReadNotes", "Row", "bad_row", "keep_rows"]
 
 MAX_SHARE = 0.5  # of rows that cannot be read
-MAX_SHARE_NOT_UTF8 = 0.01  # more are a file in another encoding,
-MIN_NOT_UTF8 = 3  # unless they are single lines
+MAX_SHARE_NOT_UTF8 = 0.01  # more are a file in another encoding, unless they are fewer than MIN_NOT_UTF8
 ALL = 1.0  # of rows that another language or purpose may need: refused only if no other row is left
 EARLY = 100  # bad rows after which a file is judged before its end
 NAMED = 10  # lines named for each reason

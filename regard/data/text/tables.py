@@ -3,11 +3,12 @@
 import importlib
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Protocol
 
 from regard.data.files import MAX_LINE, open_bytes
 from regard.data.terminal import printable
@@ -97,6 +98,22 @@ def _require_small(file: Path) -> None:
         raise ValueError(f"{file} is not an Excel file ({_short(error)}); save it again as .xlsx, or as CSV") from None
 
 
+class _Field(Protocol):
+    """A column of pyarrow: its name, and its type, which for a struct yields the fields inside it."""
+
+    name: str
+    type: "Iterable[_Field]"
+
+
+class _Schema(Protocol):
+    """The columns of a Parquet file, as pyarrow gives them."""
+
+    names: list[str]
+
+    def __iter__(self) -> "Iterator[_Field]":
+        """The columns."""
+
+
 def read_parquet(file: Path, columns: str, notes: ReadNotes, *, lenient: bool = False, pair: str = "") -> Iterator[Row | BadRow]:
     """Stream the chosen columns of a Parquet file; keys may be nested, as translation.en."""
     arrow, parquet = _require("pyarrow", file), _require("pyarrow.parquet", file)
@@ -136,7 +153,7 @@ def _too_long(number: int) -> BadRow:
     return BadRow(number, f"has over {MAX_LINE:,} characters", "break it into shorter texts, or leave it out")
 
 
-def _keys(schema: Any, columns: str, file: Path, pair: str = "", lenient: bool = False) -> list[str]:
+def _keys(schema: _Schema, columns: str, file: Path, pair: str = "", lenient: bool = False) -> list[str]:
     """The columns to read: by name, by number, or by default source and target, or the only two that hold text."""
     names, wanted = list(schema.names), column_names(columns)
     if pair and columns == DEFAULT:
@@ -158,7 +175,7 @@ def _keys(schema: Any, columns: str, file: Path, pair: str = "", lenient: bool =
                      f"data.columns={columns} is not among them; choose two of them")  # fmt: skip
 
 
-def _text_leaves(field: Any, prefix: str) -> list[str]:
+def _text_leaves(field: _Field, prefix: str) -> list[str]:
     name, kind = prefix + field.name, str(field.type)
     if kind.startswith("struct<"):
         return [leaf for inner in field.type for leaf in _text_leaves(inner, f"{name}.")]
@@ -169,7 +186,7 @@ def _top(key: str, names: list[str]) -> str:
     return key if key in names else key.split(".")[0]
 
 
-def _require(library: str, file: Path) -> Any:
+def _require(library: str, file: Path) -> ModuleType:
     try:
         return importlib.import_module(library)
     except ImportError:

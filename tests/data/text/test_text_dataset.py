@@ -94,7 +94,7 @@ def test_a_toy_has_as_many_training_pairs_as_asked_and_validation_pairs(tmp_path
     (b"", "train.tsv is empty; give a file with source and target on each line"),
     (b"\n \n", "train.tsv is empty; give a file"),
     (b"\ta\nb\t\n", "holds no sentence pair to use: 2 pairs have an empty side"),
-    (b"a\tb\nc\n", "line 2 has no tab"),
+    (b"a\tb\nc\nd\n", "line 2 has no tab"),
 ])  # fmt: skip
 def test_an_unusable_corpus_is_refused_by_name(own, tmp_path, content, message):
     Path(own.train).write_bytes(content)
