@@ -333,7 +333,9 @@ def build(table: str, cls: type[Config], values: Mapping[str, Any], base: Mappin
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for key in values:
         if key not in known:
-            raise ValueError(f"unknown key {table}.{key}{nearest(key, known)}; keys of {table} are {', '.join(known)}")
+            raise ValueError(
+                f"unknown key {table}.{key}{nearest(key, known, f'{table}.')}; keys of {table} are {', '.join(known)}"
+            )
     base = base or {}
     inner = {  # a table in this one, such as model.encoder, changes the keys it names; with a family it is another model
         key: {**base[key], **value}
@@ -349,10 +351,10 @@ def build(table: str, cls: type[Config], values: Mapping[str, Any], base: Mappin
         raise ValueError(f"{key}: {what}" + (f", got {first['input']!r}" if first["loc"] else "")) from None
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The words "did you mean …?", or nothing if no known word is close."""
+def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """The words "did you mean …?", or nothing if no known word is close; `prefix` is put before the known word."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    return f" (did you mean {prefix + close[0]!r}?)" if close else ""
 
 
 def to_toml(run: Run) -> str:

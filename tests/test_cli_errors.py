@@ -24,7 +24,8 @@ def test_an_unknown_recipe_suggests_the_nearest(regard):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("train.step=5", ("train.step", "did you mean 'steps'")),
+        ("train.step=5", ("train.step", "did you mean 'train.steps'")),
+        ("data.trian=a.tsv", ("data.trian", "did you mean 'data.train'")),
         ("trian.steps=5", ("trian", "did you mean 'train'")),
         ("train.steps=many", ("train.steps", "integer", "'many'")),
         ("train.steps=0", ("steps is 0", "use 1 or more")),

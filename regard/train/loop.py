@@ -220,6 +220,9 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
     report(f"{t.steps:,} steps of up to {task.batch_text(run, t.accumulate * world.size)}; weights, gradients and optimizer take "
            f"{format_size(memory_bytes(model, t))} of memory, checkpoints up to "
            f"{format_size(checkpoint_bytes(model, t))} on disk")  # fmt: skip
+    if t.warmup > t.steps:
+        report(f"train.warmup={t.warmup} is longer than train.steps={t.steps}: the learning rate never reaches "
+               f"train.lr={t.lr:g}; set train.warmup lower")  # fmt: skip
     for warning in shortages(model, t, files, device.type == "cpu") if world.is_main else ():
         report(warning)
     machine = f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads"

@@ -139,7 +139,7 @@ def test_what_init_encoder_decides_cannot_be_changed(runs, classifier, tmp_path)
 def test_wrong_keys_of_the_encoder_are_named():
     for change, wanted in (
         ("model.encoder.family=resnt", r"encoder\.family is 'resnt' \(did you mean 'resnet'\?\)"),
-        ("model.encoder.dimms=3", r"unknown key encoder\.dimms \(did you mean 'dims'\?\)"),
+        ("model.encoder.dimms=3", r"unknown key encoder\.dimms \(did you mean 'encoder\.dims'\?\)"),
         ("model.encoder.size=19", r"encoder\.size is 19"),
         ("model.encoder.classes=x", r"encoder\.classes"),
     ):

@@ -151,3 +151,10 @@ def test_names_with_control_characters_reach_the_terminal_as_escapes(tmp_path):
     text = trained(tmp_path, "data.source=", f"data.train={folder}/train.tsv", f"data.valid={folder}/valid.tsv")
     assert "\x1b" not in text
     assert "\\x1b[2Jb [bold]" in text
+
+
+@pytest.mark.parametrize(("warmup", "told"), [(3, True), (2, False)])
+def test_a_warmup_longer_than_the_training_is_reported(tmp_path, capsys, warmup, told):
+    fit(read_run("reverse", (*SMALL, "train.steps=2", f"train.warmup={warmup}")), tmp_path / "run")
+    line = "train.warmup=3 is longer than train.steps=2: the learning rate never reaches train.lr="
+    assert (line in capsys.readouterr().err) == told

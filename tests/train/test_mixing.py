@@ -56,6 +56,7 @@ def test_the_old_validation_loss_and_score_are_reported_with_the_new_ones(home, 
     told = capsys.readouterr().err.replace("\n", "")
     assert f"({old}: {next(line[key] for line in log if line['step'] == 6 and key in line):.4f}, was {log[0][key]:.4f})" in told
     assert f"mixed in from {old}: 24 examples in an epoch of 48, of its 160" in told
+    assert f"{old}: {folder}/valid.tsv: " in told  # whose validation data it is
     names = [score.name for score in done.scores]
     main = {"translation": "BLEU", "text_classification": "accuracy"}[task]
     assert {main, f"{old}: {main}", f"{old}: {main} before"} <= {*names}

@@ -33,7 +33,7 @@ MAX_HASHES = 1 << 18  # kept in memory
 COMPARED = 50_000  # validation sentences looked for in the training data
 ALL_CHECKED, THEN_EVERY = 50, 16  # batches checked for swapped languages: the first ones, then one in this many
 ENTITY = re.compile(r"&(?:[a-zA-Z]{2,8}|#\d{2,6}|#[xX][0-9a-fA-F]{2,5});")
-VERSION = 1  # of these checks
+VERSION = 2  # of these checks
 
 
 class DuplicateCounter:
@@ -158,13 +158,13 @@ def _check(train: Split, valid: Split, languages: bool, strict: bool, progress: 
         f"{_counted(equal, what)} whose target is the source" if equal else "",
     ]
     if any(found):
-        yield f"{train.name}: {'; '.join(filter(None, found))}"
+        yield f"{train.name}: {'; '.join(filter(None, found))}: all kept; correct the file if they are not meant"
     yield from read_valid.lines()
     if leaked:
         count = f"{sum(row[0] in leaked for row in compared):,} of {len(compared):,} validation sentences"
         yield f"{valid.name}: {count} are also in the training data: their scores will be too high"
     if wrong_valid := sum(map(words.swapped, compared)):
-        yield f"{valid.name}: {_counted(wrong_valid, what)} whose languages are probably swapped"
+        yield f"{valid.name}: {_counted(wrong_valid, what)} whose languages are probably swapped: kept; correct the file"
 
 
 def _batches(first: list[Row], rest: Iterator[Row]) -> Iterator[list[Row]]:

@@ -25,6 +25,7 @@ __all__ = ["TextDataset", "encode_labeled_split", "encode_pairs_split", "encode_
 
 MAX_EXAMPLES = 500_000  # pairs or lines, evenly spread, that a tokenizer is trained on; bounds its memory
 SAMPLES = 3  # validation sentences shown at every evaluation
+TRIED = 1000  # first ones, among which these are chosen
 PROMPT = 40  # characters of validation text, continued at every evaluation
 MAX_CLASSES = 1000  # of an own file; more are probably not classes
 NAMED_CLASSES = 20  # named before training
@@ -102,17 +103,21 @@ def _with_mixed(own: Callable[[], Iterator[Pair]], mix: Sequence[MixPart]) -> Ca
     return (lambda: chain(own(), *(split.pairs() for split in splits))) if splits else own
 
 
-def _mix_in(own: PairStore, mix: Sequence[MixPart], encode: Callable[[TextData, str], PairStore], report: Report,
+def _mix_in(own: PairStore, mix: Sequence[MixPart], encode: Callable[..., PairStore], report: Report,
             ) -> tuple[PairStore | MixedStore, tuple[MixedValidation, ...]]:  # fmt: skip
     """Encode the sets that are mixed in, and report how much of each an epoch reads."""
-    parts = [(part, encode(part.data, "train")) for part in mix if part.share]
+
+    def report_for(part: MixPart) -> Report:  # "valid.tsv" alone could be anyone's
+        return lambda line: report(line if line.startswith(part.name) else f"{part.name}: {line}")
+
+    parts = [(part, encode(part.data, "train", report=report_for(part))) for part in mix if part.share]
     train = MixedStore(own, [(store, part.share) for part, store in parts]) if parts else own
     for (part, store), count in zip(parts, train.counts if isinstance(train, MixedStore) else (), strict=True):
         report(f"mixed in from {part.name}: {count:,} examples in an epoch of {train.pairs:,}, of its {store.pairs:,}")
     mixed = []
     for part in mix:
         try:
-            mixed.append(MixedValidation(part.name, encode(part.data, "valid")))
+            mixed.append(MixedValidation(part.name, encode(part.data, "valid", report=report_for(part))))
         except ValueError as error:
             report(f"{part.name} has no validation data to compare with: {error}")
     return train, tuple(mixed)
@@ -219,8 +224,18 @@ def _sample_pairs(data: TextData, tokenizer: Tokenizer) -> list[Pair]:
     for name in names:
         pairs = find_split(data, "valid", name).pairs()
         fits = (pair for pair in pairs if 0 < len(tokenizer.encode([pair[0]])[0]) <= data.max_len)
-        found += islice(fits, max(1, SAMPLES // len(names)))
+        found += _different(fits, max(1, SAMPLES // len(names)))
     return found
+
+
+def _different(pairs: Iterator[Pair], count: int) -> list[Pair]:
+    """The first pairs with different sources."""
+    found: dict[str, Pair] = {}
+    for source, target in islice(pairs, TRIED):
+        found.setdefault(source.strip().casefold(), (source, target))
+        if len(found) == count:
+            break
+    return list(found.values())
 
 
 def _prompt(pieces: Iterator[str]) -> str:

@@ -1,12 +1,15 @@
 """A glossary: terms of the source language, each with the terms of the target language of which one must translate it."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from regard.data.files import read_lines
+from regard.data.text.columns import is_header, language_of
+from regard.data.text.delimited import read_csv_records, sniff_delimiter
+from regard.data.text.rows import BadRow
 from regard.data.text.tokenizer import Tokenizer
 
 __all__ = ["Glossary", "GlossaryLike", "Term", "continuing_tokens", "read_glossary", "to_glossary"]
@@ -88,13 +91,14 @@ def to_glossary(glossary: GlossaryLike) -> Glossary:
 
 
 def read_glossary(file: Path) -> Glossary:
-    """Read lines of a source term and its translation, separated by a tab; further columns are other forms that count as well."""
+    """Read lines of a source term and its translation, separated by a tab; further columns are other forms that count as well.
+
+    A .csv file may have commas or semicolons instead, and a header row of two languages.
+    """
     rows, bad = list[tuple[str, tuple[str, ...]]](), list[int]()
-    for number, line in enumerate(read_lines(file), 1):
-        source, *targets = (" ".join(column.split()) for column in line.split("\t"))
+    for number, cells in _read_cells(file):
+        source, *targets = (" ".join(cell.split()) for cell in cells)
         targets = [target for target in targets if target]
-        if not line.strip():
-            continue
         if _words(source) and targets:
             rows.append((source, tuple(targets)))
         else:
@@ -102,8 +106,23 @@ def read_glossary(file: Path) -> Glossary:
     if bad:
         names = ", ".join(map(str, bad[:SHOWN])) + (f" and {len(bad) - SHOWN} more" if len(bad) > SHOWN else "")
         lines = "line" if len(bad) == 1 else "lines"
-        raise ValueError(f"{file} {lines} {names}: wanted a source term, a tab and a target term; correct or remove them")
+        raise ValueError(f"{file} {lines} {names}: wanted a source term, a tab and a target term; correct or remove them, or "
+                         "name a file with commas or semicolons .csv")  # fmt: skip
     return _build(rows, str(file))
+
+
+def _read_cells(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """The number and cells of each line that is not empty."""
+    if file.suffix.lower() != ".csv":
+        yield from ((number, line.split("\t")) for number, line in enumerate(read_lines(file), 1) if line.strip())
+        return
+    for at, record in enumerate(read_csv_records(file, sniff_delimiter(file))):
+        if isinstance(record, BadRow):
+            raise ValueError(f"{file} line {record.number} {record.reason}; {record.advice}")
+        number, cells = record
+        languages = [language_of(cell) for cell in cells[:2]]
+        if at or not is_header(cells[:2]) or (languages[0] and languages[0] == languages[1]):  # "English, Englisch" is a term
+            yield number, cells
 
 
 def _build(rows: Iterable[tuple[str, tuple[str, ...]]], name: str) -> Glossary:

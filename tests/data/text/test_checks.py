@@ -44,7 +44,7 @@ def test_duplicates_entities_swapped_and_equal_pairs_are_counted(tmp_path):
     _, reports, _ = ready(data, tmp_path)
     assert reports[2:] == [
         f"{data.train}: 35 duplicate pairs; 2 pairs with HTML entities such as &amp;; 12 pairs whose languages are probably "
-        f"swapped, such as {swapped[0][0]!r}; 1 pair whose target is the source"
+        f"swapped, such as {swapped[0][0]!r}; 1 pair whose target is the source: all kept; correct the file if they are not meant"
     ]
     assert ready(data, tmp_path)[1] == reports  # from the cache too
 
@@ -94,7 +94,8 @@ def test_labelled_texts_are_checked_without_languages(tmp_path):
     data = write(tmp_path, [("fine &amp; good", "good"), ("dull", "bad"), ("dull", "bad")] * 3, [("dull", "bad")])
     _, reports, _ = ready(data, tmp_path, "text_classification")
     assert reports[3:] == [
-        f"{data.train}: 7 duplicate texts; 3 texts with HTML entities such as &amp;",
+        f"{data.train}: 7 duplicate texts; 3 texts with HTML entities such as &amp;: all kept; correct the file if they are not "
+        "meant",
         f"{data.valid}: 1 of 1 validation sentences are also in the training data: their scores will be too high",
     ]
 

@@ -93,3 +93,19 @@ def test_tokens_that_continue_a_word_do_not_begin_one():
     tokens = tokenizer.ids_to_tokens(sorted(continuing))
     assert tokens
     assert not any(token.startswith("▁") or token in ("!", ",", "</s>") for token in tokens)
+
+
+@pytest.mark.parametrize(("text", "wanted"), [
+    ("house,Haus\ntree,Baum\n", {"house": ("Haus",), "tree": ("Baum",)}),
+    ("English;German\nhouse;Haus;Häuser\n\"a; b\";c\n", {"house": ("Haus", "Häuser"), "a; b": ("c",)}),
+    ("English;Englisch\ntree;Baum\n", {"English": ("Englisch",), "tree": ("Baum",)}),
+])  # fmt: skip
+def test_a_csv_file_may_have_commas_or_semicolons_and_a_header_row(tmp_path, text, wanted):
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8")
+    assert {term.source: term.targets for term in read_glossary(tmp_path / "a.csv").terms} == wanted
+
+
+def test_a_file_with_semicolons_is_to_be_named_csv(tmp_path):
+    (tmp_path / "a.txt").write_text("house;Haus\n")
+    with pytest.raises(ValueError, match=r"correct or remove them, or name a file with commas or semicolons \.csv"):
+        read_glossary(tmp_path / "a.txt")

@@ -265,3 +265,11 @@ def test_another_split_is_encoded_as_its_task_reads_it(sets, tmp_path):
     found, _, _ = ready(TextData(source="sst2", vocab=200), tmp_path / "sets", "text_classification")
     test = encode_labeled_split(TextData(source="sst2"), "test", found.tokenizer, reports.append, labels=found.labels)
     assert test.pairs == 2
+
+
+def test_the_sentences_shown_during_training_are_different_ones(tmp_path):
+    rows = [("one", "eins"), ("One ", "ein"), ("two", "zwei"), ("one", "einer"), ("three", "drei"), ("four", "vier")]
+    (tmp_path / "a.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in rows))
+    file = str(tmp_path / "a.tsv")
+    found, _, _ = ready(TextData(train=file, valid=file, vocab=100), tmp_path)
+    assert found.samples == [("one", "eins"), ("two", "zwei"), ("three", "drei")]
