@@ -111,13 +111,13 @@ def _notes_of_heads(imported: ImportedModel, sentences: SentenceTransformer) -> 
     if "classifier" in imported.untrained:
         yield "the checkpoint has no weights for classes: these are randomly initialized and need training"
     for name in imported.checkpoint.architectures:
-        if is_embedder(imported.untrained, imported.config) and name.endswith(("ForMaskedLM", "ForSequenceClassification")):
+        if _is_embedder(imported.untrained, imported.config) and name.endswith(("ForMaskedLM", "ForSequenceClassification")):
             yield f"config.json has architectures = {name!r}, but there are no weights of its head: the run only embeds texts"
-    if is_embedder(imported.untrained, imported.config) and not sentences.normalizes:
+    if _is_embedder(imported.untrained, imported.config) and not sentences.normalizes:
         yield "`regard embed` gives the mean of a text's tokens scaled to length 1; the checkpoint does not scale it"
 
 
-def is_embedder(untrained: Sequence[str], config: object) -> bool:
+def _is_embedder(untrained: Sequence[str], config: object) -> bool:
     """Whether a model only embeds texts, as one from sentence-transformers."""
     return "lm_head" in untrained and not getattr(config, "classes", 0)
 
@@ -142,7 +142,7 @@ def export_run(folder: Path, to: Path) -> tuple[str, ...]:
             if text.seq2seq and not run.decode.max_length and not table.image_processor:
                 notes.append(f"the run has no decode.max_length and stops after 20 + twice the length of the source; "
                              f"transformers will stop at max_length = {files[GENERATION]['max_length']}")  # fmt: skip
-            if is_embedder(untrained, config):
+            if _is_embedder(untrained, config):
                 (part / "1_Pooling").mkdir()
                 for name, content in describe_sentence_transformer(config.dim, min(run.data.max_len + 2, config.max_len)).items():
                     write_atomic(part / name, json.dumps(content, indent=2).encode())
@@ -150,9 +150,8 @@ def export_run(folder: Path, to: Path) -> tuple[str, ...]:
             size, data, half = config.image, run.data, [0.5] * config.channels
             how = ImagePreprocessing(size, resize_side(data, size), data.fit, data.resample, data.mean or half, data.std or half)
             files = {"config.json": hf, **files, PROCESSOR: describe_processor(how)}
-        if text and table.image_processor:
+        if text and table.image_processor and files[GENERATION].pop(NO_LIMIT, None):
             files[GENERATION]["max_length"] = min(run.data.max_len + 2, config.max_len)  # start and end included
-            files[GENERATION].pop(NO_LIMIT, None)
         if getattr(config, "target_vocab", 0):
             write_atomic(
                 part / "target_tokenizer.json", add_special_tokens(files_of_run.target_tokenizer, text or SEQ2SEQ).encode()

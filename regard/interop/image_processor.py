@@ -3,6 +3,7 @@
 image ── resize to `resize`: both sides (squash), or the shorter (crop) ── center crop of `image` ── minus mean, over std
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,5 +147,7 @@ def _parse_normalization(hf: HFConfig, channels: int) -> tuple[list[float], list
             raise ValueError(f"{PROCESSOR} has {key} = {values!r}; wanted a number for each channel")
         if len(values) != channels:
             raise ValueError(f"{PROCESSOR} has {key} = {values!r}; the model has {channels} channels")
+        if key == "image_std" and not all(0 < value < math.inf for value in values):
+            raise ValueError(f"{PROCESSOR} has image_std = {values!r}; wanted numbers above 0")
         normalization.append([value / white for value in values])
     return normalization[0], normalization[1]

@@ -1,5 +1,6 @@
 """How Hugging Face stores a model family: the types that each family's file fills in."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, NamedTuple, TypeVar
@@ -15,6 +16,15 @@ __all__ = ["FIRST_ROW", "SAME", "SEQ2SEQ", "ZEROS", "HFCheckpoint", "HFConfig", 
 HFConfig = Mapping[str, object]  # a parsed JSON file
 Weights = dict[str, Tensor]
 C = TypeVar("C")  # our config of a family
+
+# our key → theirs, which depends on the family, besides the sizes
+THEIR_KEYS = {
+    "eps": ("layer_norm_eps", "layer_norm_epsilon"), "buckets": ("relative_attention_num_buckets",),
+    "max_distance": ("relative_attention_max_distance",), "decoder_depth": ("num_decoder_layers", "decoder_layers"),
+    "attention_dropout": ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "dropout_rate"),
+    "dropout": ("dropout", "dropout_rate", "hidden_dropout_prob", "resid_pdrop"), "drop_path": ("drop_path_rate",),
+    "mlp_dim": ("n_inner", "d_ff", "intermediate_size", "encoder_ffn_dim"), "dims": ("hidden_sizes",),
+}  # fmt: skip
 
 ZEROS = ""  # instead of a tensor's name: Hugging Face has no such tensor, and ours is zero
 
@@ -145,7 +155,19 @@ class HFCheckpoint:
         for key in sizes.values():
             if not isinstance(self.get(key), int):
                 raise ValueError(f"config.json has {self.inside}{key} = {self.get(key)!r}; wanted a number")
-        return build("config.json", cls, {**{ours: self.get(key) for ours, key in sizes.items()}, **values})
+        try:
+            return build("config.json", cls, {**{ours: self.get(key) for ours, key in sizes.items()}, **values})
+        except ValueError as error:
+            raise ValueError(self._in_their_words(str(error), sizes)) from None
+
+    def _in_their_words(self, message: str, sizes: Mapping[str, str]) -> str:
+        """An error of our config with the keys of config.json: `eps is -1` → `layer_norm_eps is -1`."""
+        for ours, keys in {**THEIR_KEYS, **{ours: (key,) for ours, key in sizes.items()}}.items():
+            if key := next((key for key in keys if key in self.config), ""):
+                message, found = re.subn(rf"\b{ours}(?=: | is )", f"{self.inside}{key}", message, count=1)
+                if found:
+                    return message
+        return message
 
     def mlp_width(self, hidden_key: str, dim_key: str) -> dict[str, object]:
         """The width of the MLP for our config, as a multiple of the model's width if it is one."""

@@ -100,7 +100,7 @@ def test_a_resnets_size_is_the_shorter_side_by_default(tmp_path):
     ({"image_mean": None}, r"has image_mean = None; wanted a number for each channel$"),
     ({"image_std": ["a"]}, r"has image_std = \['a'\]; wanted a number for each channel$"),
     ({"image_mean": [0.5]}, r"has image_mean = \[0\.5\]; the model has 3 channels$"),
-    ({"image_std": [0.5, 0.5, 0]}, r"std is 0\.0; use more than 0"),
+    ({"image_std": [0.5, 0.5, 0]}, r"preprocessor_config\.json has image_std = \[0\.5, 0\.5, 0\]; wanted numbers above 0$"),
     ({"rescale_factor": 0}, r"has rescale_factor = 0; wanted 1 / 255, or another number above 0$"),
     ({"image_processor_type": "ConvNextImageProcessor", "crop_pct": 0}, r"has crop_pct = 0; wanted a fraction"),
     ({"size": 56}, r"makes images of 56 pixels, its model wants 28; they are not from the same checkpoint"),

@@ -238,3 +238,23 @@ def test_a_generation_setting_that_regard_lacks_is_refused(keys, message, tmp_pa
     save_character_tokenizer(folder)
     update_json(folder / "generation_config.json", **keys)
     assert_run_refused(folder, message)
+
+
+@pytest.mark.parametrize(
+    ("make", "key", "value"),
+    [
+        (t5, "relative_attention_max_distance", 0),
+        (t5, "relative_attention_num_buckets", 2),
+        (t5, "num_decoder_layers", -1),
+        (t5, "layer_norm_epsilon", -1.0),
+        (bert, "type_vocab_size", 0),
+        (bert, "layer_norm_eps", -1.0),
+        (bert, "hidden_dropout_prob", 2.0),
+        (gpt, "n_inner", -3),
+        (vit, "image_size", 0),
+    ],
+)
+def test_a_value_that_is_refused_has_the_name_of_the_file(make, key, value, tmp_path):
+    make().save_pretrained(tmp_path / "theirs")
+    update_json(tmp_path / "theirs" / "config.json", **{key: value})
+    assert_run_refused(tmp_path / "theirs", rf"config\.json: {key} is {value}; use ")
