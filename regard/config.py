@@ -271,10 +271,19 @@ def _choose_size(model: Tables, wanted: str, families: Mapping[str, Family]) -> 
         if wanted not in known:
             raise ValueError(f"no model {wanted!r}{nearest(wanted, known)}; there is {', '.join(known)}")
         model["family"] = family
+    if wanted in families and wanted not in families[_family_name(model, families)].sizes:
+        known = [f"{wanted}-{size}" for size in families[wanted].sizes]
+        raise ValueError(f"model={wanted} is a family; choose a size of it: model={', model='.join(known)}")
     if family is not None or "image" in model:
         for key in [key for key in model if key not in ("family", "image", "channels")]:
             del model[key]
     model["size"] = wanted
+
+
+def _family_name(model: Tables, families: Mapping[str, Family]) -> str:
+    """The family of a table of a model; of an unknown one, the default."""
+    name = str(model.get("family", "transformer"))
+    return name if name in families else next(iter(families))
 
 
 def tasks_of(family: Family, tasks: Mapping[str, TaskSpec]) -> list[str]:
@@ -301,7 +310,12 @@ def build_run(name: str, tables: Tables, families: Mapping[str, Family], tasks: 
     default = "base" if "base" in family.sizes else next(iter(family.sizes))
     size = str(model.pop("size", default)).removeprefix(f"{family_name}-")
     if size not in family.sizes:
-        raise ValueError(f"unknown model.size {size!r}{nearest(size, family.sizes)}; sizes are {', '.join(family.sizes)}")
+        alike = [f"{name}-{size}" for name, other in families.items() if other.kind == family.kind for size in other.sizes]
+        near = nearest(size, family.sizes) or nearest(size, alike)
+        others = [name for name, other in families.items() if other.kind == family.kind and name != family_name]
+        more = f", or another family: {', '.join(others)}" if others else ""
+        raise ValueError(f"unknown model.size {size!r}{near}; sizes of {family_name} are {', '.join(family.sizes)}: choose one, "
+                         f"such as model={family_name}-{next(iter(family.sizes))}{more}")  # fmt: skip
     supported = tasks_of(family, tasks)
     task = str(tables.get("task", supported[0]))
     if task not in supported:
@@ -353,7 +367,7 @@ def build(table: str, cls: type[Config], values: Mapping[str, Any], base: Mappin
 
 def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
     """The words "did you mean …?", or nothing if no known word is close; `prefix` is put before the known word."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean {prefix + close[0]!r}?)" if close else ""
 
 

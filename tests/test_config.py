@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from regard.config import recipes, to_toml
+from regard.config import nearest, recipes, to_toml
 from regard.models import FAMILIES
 from regard.tasks import read_run
 
@@ -91,3 +91,23 @@ def test_a_toml_file_with_absurd_values_is_one_line(content, message, tmp_path):
         read_run(file)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ("model=vit", r"^model=vit is a family; choose a size of it: model=vit-tiny, model=vit-small, model=vit-base"),
+    ("model=swin", r"^model=swin is a family; choose a size of it: model=swin-tiny, "),
+    ("model=nope", r"^unknown model.size 'nope'; sizes of resnet are 18, .*: choose one, such as model=resnet-18, or another "
+                   r"family: .*vit, swin"),
+    ("model=vitt-tiny", r"^unknown model.size 'vitt-tiny' \(did you mean 'vit-tiny'\?\)"),
+    ("model.family=vit", r"^unknown model.size '18'; sizes of vit are tiny, small, .*: choose one, such as model=vit-tiny"),
+])  # fmt: skip
+def test_an_unknown_model_is_answered_with_the_sizes_of_its_family(change, message):
+    with pytest.raises(ValueError, match=message):
+        read_run("images", [change])
+
+
+def test_only_a_close_key_is_suggested():
+    known = ("source", "train", "valid", "crop", "flip")
+    assert nearest("strict", known) == ""
+    assert nearest("trian", known) == " (did you mean 'train'?)"
+    assert nearest("vald", known) == " (did you mean 'valid'?)"

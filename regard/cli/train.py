@@ -74,7 +74,8 @@ def train(
         raise typer.Exit(130) from None
     if not first_process():
         return
-    print(f"{run.name}: validation loss {done.loss:.4f} after {done.steps:,} steps and {done.minutes:.1f} minutes")
+    steps = f"{done.steps:,} step{'s' * (done.steps != 1)}"
+    print(f"{run.name}: validation loss {done.loss:.4f} after {steps} and {done.minutes:.1f} minutes")
     print_scores(done.scores)
     print(f"saved in {printable(files.path)}")
 

@@ -87,9 +87,15 @@ def fit(
                 training.report(note)
             _resume(training)
             complete = training.state.step >= run.train.steps and files.card.exists()
-            if complete:  # run.toml and the card say how it was trained
+            if training.state.step > run.train.steps:
+                training.report(f"nothing is left to train: {training.state.step:,} steps are done, train.steps is "
+                                f"{run.train.steps:,}; to train on, raise it")  # fmt: skip
+                training.run = dataclasses.replace(
+                    training.run, train=dataclasses.replace(run.train, steps=training.state.step)
+                )  # run.toml says what was done
+            elif complete:
                 training.report("all steps are done; to train on, raise train.steps")
-            else:
+            if not complete:  # else run.toml and the card say how it was trained
                 files.write_description(training.run.family, dataclasses.asdict(training.run.model), VERSION)
                 files.write_run(to_toml(training.run))
             world.wait()  # the others may read the folder now,
@@ -217,8 +223,8 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
     words = f", vocabulary of {dataset.tokenizer.vocab:,} tokens" if dataset.tokenizer else ""
     report(f"{run.family}: {sum(p.numel() for p in model.parameters()):,} parameters on {device}{words}")
     t = run.train
-    report(f"{t.steps:,} steps of up to {task.batch_text(run, t.accumulate * world.size)}; weights, gradients and optimizer take "
-           f"{format_size(memory_bytes(model, t))} of memory, checkpoints up to "
+    steps = f"{t.steps:,} step{'s' * (t.steps > 1)} of up to {task.batch_text(run, t.accumulate * world.size)}"
+    report(f"{steps}; weights, gradients and optimizer take {format_size(memory_bytes(model, t))} of memory, checkpoints up to "
            f"{format_size(checkpoint_bytes(model, t))} on disk")  # fmt: skip
     if t.warmup > t.steps:
         report(f"train.warmup={t.warmup} is longer than train.steps={t.steps}: the learning rate never reaches "

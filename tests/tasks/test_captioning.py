@@ -94,7 +94,7 @@ def classifier(tmp_path_factory):
     for number in range(12):
         label = folder / "images" / ("dark" if number % 2 else "light")
         label.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((16, 16, 3), 20 if number % 2 else 200, dtype=np.uint8)).save(label / f"{number}.png")
+        Image.fromarray(np.full((16, 16, 3), (20 if number % 2 else 200) + number, dtype=np.uint8)).save(label / f"{number}.png")
     data = f"[data]\ntrain = '{folder}/images'\nmean = [0.4, 0.5, 0.6]\nstd = [0.2, 0.2, 0.2]\nfit = 'squash'\n"
     (folder / "classify.toml").write_text(f"[model]\n{RESNET}{data}{TRAIN}")
     fit(read_run(str(folder / "classify.toml")), folder / "run")

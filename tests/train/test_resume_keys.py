@@ -9,6 +9,8 @@ import tomli_w
 from PIL import Image
 from small import SMALL
 
+from regard.tasks import read_run
+
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
@@ -184,6 +186,22 @@ def test_resuming_a_complete_run_leaves_what_it_says_of_its_training(regard, tex
     assert result.code == 0, result.err
     assert "all steps are done; to train on, raise train.steps" in result.err
     assert {name: (text / name).read_bytes() for name in before} == before
+
+
+def test_resuming_with_fewer_steps_than_are_done_says_that_nothing_is_left(regard, text):
+    before = {name: (text / name).read_bytes() for name in ("run.toml", "README.md", "model.safetensors")}
+    result = regard("train", text, "--resume", "train.steps=1")
+    assert result.code == 0, result.err
+    done = read_run(text / "run.toml").train.steps
+    assert f"nothing is left to train: {done} steps are done, train.steps is 1; to train on, raise it" in result.err
+    assert {name: (text / name).read_bytes() for name in before} == before
+    (text / "README.md").unlink()  # as in a run that was stopped
+    (text / "run.toml").write_text((text / "run.toml").read_text().replace(f"steps = {done}\n", "steps = 500\n", 1))
+    assert regard("train", text, "--resume", "train.steps=1").code == 0
+    assert f"{done} of {done}" in regard("runs", text.parent).out
+    again = regard("train", "reverse", "train.steps=1", "--out", text, "--fresh")
+    assert "1 step of up to" in again.err
+    assert "after 1 step and" in again.out
 
 
 # --- a run given by its folder

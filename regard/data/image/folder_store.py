@@ -155,5 +155,6 @@ def hold_out(listed: ImageFolder, digests: Sequence[bytes]) -> set[int]:
         for group in own:
             if len(held) + len(group) <= wanted:
                 held += group
-        valid |= set(held or min(own, key=len))  # every image has more copies than are wanted
+        smallest = min(own, key=len)
+        valid |= set(held or smallest)  # every image has more copies than are wanted
     return valid
