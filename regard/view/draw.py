@@ -185,6 +185,8 @@ def write_map(attention: AnyMap, file: Path, draw: "Draw[AnyMap]") -> list[str]:
 
 def save_map(attention: AnyMap, file: str | Path, draw: "Draw[AnyMap]") -> Path:
     """`write_map` for Python: notes are warnings; returns the path."""
+    if not isinstance(file, str | Path):
+        raise ValueError(f"a file of type {type(file).__name__}; give a name that ends in .png, .svg, .pdf or .json")
     path = Path(file)
     for note in write_map(attention, path, draw):
         warnings.warn(note, stacklevel=3)
