@@ -7,12 +7,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor, nn
 
-__all__ = ["Tap", "attention_modules", "tap_of", "watch"]
+__all__ = ["HasModel", "Tap", "attention_modules", "tap_of", "watch"]
 
 Tap = Callable[[Tensor], None]  # receives the weights (..., Q, K)
+
+
+class HasModel(Protocol):
+    """A predictor."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The network."""
 
 
 @dataclass(eq=False)
@@ -43,18 +52,22 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 @contextmanager
-def watch(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+def watch(model: "nn.Module | HasModel") -> Iterator[dict[str, list[Tensor]]]:
     """Collect the attention weights of every call inside the `with`, by the name of the attention module.
 
     `weights["decoder.2.cross"]` is a list with one (B, H, Q, K) tensor for each call.  Cached decoding makes one call a
     token: its queries are the beams, its keys in `decoder.N.attn` the tokens of all beams, with weight 0 for other beams'
     tokens.  While a model is watched the explicit path runs; tests compare it with the fused kernel.
 
-    Only calls of this context are seen: those of other threads and tasks that use the same model are not.
+    Only calls of this context are seen: those of other threads and tasks that use the same model are not.  Of a predictor, its
+    model is watched.
     """
+    network = model if isinstance(model, nn.Module) else getattr(model, "model", None)
+    if not isinstance(network, nn.Module):
+        raise ValueError(f"a model of type {type(model).__name__}; wanted a torch module, or what regard.load returns")
     recorded: dict[str, list[Tensor]] = {}
     taps: dict[nn.Module, Tap] = {}
-    for name, part in attention_modules(model).items():
+    for name, part in attention_modules(network).items():
         recorded[name] = []
         taps[part] = lambda weights, calls=recorded[name]: calls.append(weights.detach())  # type: ignore[misc]
     token = _WATCH.set(_Watch(taps, _WATCH.get()))

@@ -25,7 +25,7 @@ from regard.tasks.origin import predictor_repr
 from regard.tasks.overlap import trained_images
 from regard.tasks.scoring import score_classes
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task
-from regard.tasks.text_embedding import Prediction
+from regard.tasks.text_embedding import Prediction, require_top
 
 __all__ = ["TASK", "ImageClassifier"]
 
@@ -57,6 +57,7 @@ class ImageClassifier:
                  progress: Callable[[int], None] = lambda done: None) -> list[list[Prediction]]:  # fmt: skip
         """The most likely classes of each image: a file, an array (Y, X, C) of bytes, or PIL's image, best first."""
         require_several(images)
+        require_top(top)
         if not self.trained:
             raise ValueError(UNTRAINED)
         predictions, size = list[list[Prediction]](), self.run.decode.batch_size

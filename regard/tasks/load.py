@@ -35,6 +35,8 @@ def pick_device(wanted: str) -> torch.device:
     """The device named, or the best available: cuda, mps, cpu.  Numbers stay float32 on all of them."""
     have = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     available = [name for name, there in have.items() if there]
+    if not isinstance(wanted, str):
+        raise ValueError(f"a device of type {type(wanted).__name__}; there is {', '.join(available)}, or auto")
     if wanted == "auto":
         return torch.device(available[0])
     kind, _, index = wanted.partition(":")
@@ -49,6 +51,8 @@ def load(folder: str | Path, device: str = "auto", precision: str = "float32") -
     The predictor is for inference, not for training.  With `precision="int8"` weights are rounded to 8 bits: faster on a CPU and
     about as good; activations are quantized by batch, so an answer may differ with the batch it is in.
     """
+    if not isinstance(folder, str | Path):
+        raise ValueError(f"a run folder of type {type(folder).__name__}; give its path, such as runs/multi30k")
     files = RunFolder(folder)
     where = torch.device("cpu") if precision == "int8" and device == "auto" else pick_device(device)
     if precision == "int8" and where.type != "cpu":

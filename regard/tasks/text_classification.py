@@ -26,7 +26,7 @@ from regard.tasks.origin import predictor_repr
 from regard.tasks.overlap import trained_texts
 from regard.tasks.scoring import score_classes
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
-from regard.tasks.text_embedding import Prediction, TextEmbedder, encoded_batches
+from regard.tasks.text_embedding import Prediction, TextEmbedder, encoded_batches, require_list, require_top
 
 __all__ = ["TASK", "TextClassifier"]
 
@@ -64,6 +64,8 @@ class TextClassifier:
         """The most likely classes of each text, given as text or token ids, best first."""
         if "classifier" in self.run.untrained:
             raise ValueError("this model has no trained classes; use regard train classify init=THIS_FOLDER data.train=FILE")
+        require_list(texts)
+        require_top(top)
         predictions: list[list[Prediction]] = [[] for _ in texts]
         for rows, tokens, mask in encoded_batches(self, texts, progress):
             logits = self.model.classify(tokens, mask)  # type: ignore[operator]

@@ -6,7 +6,7 @@ Shapes: B texts, T tokens, D width, N occurrences of a word, C characters of a w
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -18,7 +18,8 @@ from regard.data.text.characters import SpecialCharacterIds
 from regard.data.text.tokenizer import SpecialTokens, Tokenizer, to_ids
 from regard.tasks.origin import predictor_repr
 
-__all__ = ["Occurrence", "Prediction", "TextEmbedder", "TextEncoder", "WordOccurrences", "encoded_batches", "find_word"]
+__all__ = ["Occurrence", "Prediction", "TextEmbedder", "TextEncoder", "WordOccurrences", "encoded_batches", "find_word",
+           "require_list", "require_top"]  # fmt: skip
 
 
 class Prediction(NamedTuple):
@@ -26,6 +27,12 @@ class Prediction(NamedTuple):
 
     text: str
     probability: float
+
+
+def require_top(top: int) -> None:
+    """Refuse a number of classes that is none."""
+    if not hasattr(top, "__index__") or top < 1:
+        raise ValueError(f"top {top!r}; ask for 1 or more classes")
 
 
 class Occurrence(NamedTuple):
@@ -123,7 +130,7 @@ class TextEmbedder:
 
     def encode(self: "EncoderPredictor", texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without start and end."""
-        _require_list(texts)
+        require_list(texts)
         return self.tokenizer.encode(texts)
 
     @torch.inference_mode()
@@ -163,14 +170,17 @@ class TextEmbedder:
         return torch.nn.functional.normalize(vectors)
 
 
-def _require_list(texts: Sequence[str]) -> None:
+def require_list(texts: Sequence[str] | Sequence[list[int]]) -> None:
+    """Refuse one text, or none, where a list of texts is wanted."""
     if isinstance(texts, str):
         raise ValueError("a list of texts is wanted, not one string; put it in brackets")
+    if not isinstance(texts, Iterable):
+        raise ValueError(f"a list of texts is wanted, and got {type(texts).__name__}")
 
 
 def find_word(word: str, texts: Sequence[str], first: int = 1) -> list[Occurrence]:
     """Every occurrence of a whole word in texts that all contain it; error messages number the texts, from `first` on."""
-    _require_list(texts)
+    require_list(texts)
     word, found = word.strip(), list[Occurrence]()
     if not word:
         raise ValueError("an empty word is in no text; give one, such as bank")

@@ -186,6 +186,8 @@ def write_map(attention: MapT, file: Path, draw: "Draw[MapT]") -> list[str]:
 
 def save_map(attention: MapT, file: str | Path, draw: "Draw[MapT]") -> Path:
     """`write_map` for Python: notes are warnings; returns the path."""
+    if not isinstance(file, str | Path):
+        raise ValueError(f"a file of type {type(file).__name__}; give a name that ends in .png, .svg, .pdf or .json")
     path = Path(file)
     for note in write_map(attention, path, draw):
         warnings.warn(note, stacklevel=3)

@@ -43,6 +43,9 @@ class Panel:
     title: str
     weights: list[list[float]]  # (Y, X)
 
+    def __repr__(self) -> str:
+        return f"Panel({self.title!r}, {len(self.weights)} × {len(self.weights[0])} cells)"
+
 
 @dataclass(frozen=True)
 class ImageMap:

@@ -100,6 +100,8 @@ def check_which(which: str | None) -> Which | None:
 
 def require_index(name: str, index: int | None, count: int, owner: str = "this model") -> None:
     """Check a layer or head that counts from 1."""
+    if index is not None and (not hasattr(index, "__index__") or isinstance(index, bool)):
+        raise ValueError(f"{name} {index!r} of type {type(index).__name__}; give a whole number, from 1")
     if index is not None and not 1 <= index <= count:
         raise ValueError(f"no {name} {index}; {owner} has {name}s 1 to {count}")
 

@@ -22,6 +22,7 @@ from regard.layers.biases import (
     RelativePositionBias,
 )
 from regard.layers.positions import LearnedGridPositions, LearnedPositions, SinusoidalDistances, SinusoidalPositions
+from regard.layers.tap import HasModel
 from regard.models import FAMILIES, load_model, preset
 from regard.view.draw import Drawing, figure_bytes, new_figure, save_map, write_map
 from regard.view.maps import require_index
@@ -47,6 +48,9 @@ class PositionPanel:
     first: tuple[float, float] = (0, 0)  # number of the first column and row
     tile: int = 0  # side of the small maps of which the values consist, if they do
 
+    def __repr__(self) -> str:
+        return f"PositionPanel({self.title!r}, {len(self.values)} × {len(self.values[0])} values)"
+
 
 @dataclass(frozen=True)
 class PositionMap:
@@ -70,11 +74,12 @@ class PositionMap:
         return save_map(self, file, draw)
 
 
-def load_for_positions(model: str) -> tuple[str, nn.Module]:
+def load_for_positions(model: str | Path) -> tuple[str, nn.Module]:
     """The name and the model of a run folder, or of a size such as transformer-base, which is untrained."""
     path = Path(model)
     if path.is_dir():
         return path.resolve().name, load_model(path)
+    model = str(model)
     family, config = preset(model)
     if hasattr(config, "depth"):  # such models have one table for all layers
         config = dataclasses.replace(config, depth=1)
@@ -89,12 +94,25 @@ def load_for_positions(model: str) -> tuple[str, nn.Module]:
 
 
 @torch.inference_mode()
-def map_positions(model: nn.Module, name: str = "", *, length: int = 64, layer: int | None = None) -> PositionMap:
+def map_positions(model: nn.Module | HasModel | str | Path, name: str = "", *, length: int = 64,
+                  layer: int | None = None) -> PositionMap:  # fmt: skip
     """Map the position embeddings of a model, and its relative position biases.
+
+    The model is a torch module, a run folder, a size such as transformer-base, or what `regard.load` returns.
 
     `length` positions of a text are drawn, or distances up to that.  Of models with a bias in each layer, `layer` is drawn,
     counted from 1, by default the first.
     """
+    if isinstance(model, str | Path):
+        found, model = load_for_positions(model)
+        name = name or found
+    elif not isinstance(model, nn.Module):
+        model = getattr(model, "model", model)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"a model of type {type(model).__name__}; wanted a run folder, a torch module, or what regard.load "
+                         f"returns")  # fmt: skip
+    if not hasattr(length, "__index__"):
+        raise ValueError(f"length {length!r} of type {type(length).__name__}; give a whole number")
     if not 2 <= length <= MAX_LENGTH:
         raise ValueError(f"length {length}; use 2 to {MAX_LENGTH:,} positions")
     parts = [(path, part) for path, part in model.named_modules() if _panels.dispatch(type(part)) is not _panels.dispatch(object)]

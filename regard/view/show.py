@@ -27,6 +27,10 @@ def show(predictor: str | Path | Predictor, what: ImageLike | Samples, *, which:
     `which` is "encoder", "decoder" or "cross", for translators.  The map has `save(file)`, and a notebook shows it.
     Errors call the model `name`, by default its folder or run.
     """
+    if not isinstance(predictor, str | Path) and not hasattr(predictor, "VERBS"):
+        raise ValueError(f"a model of type {type(predictor).__name__}; wanted a run folder, or what regard.load returns")
+    if beam is not None and not hasattr(beam, "__index__"):
+        raise ValueError(f"beam {beam!r} of type {type(beam).__name__}; give a whole number, from 1")
     name = name or (str(predictor) if isinstance(predictor, str | Path) else predictor.run.name)
     model = load(predictor, device) if isinstance(predictor, str | Path) else predictor
     check_which(which)

@@ -6,7 +6,7 @@ Shapes: Y X rows and columns, S side of a square, C channels.
 import io
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -72,6 +72,12 @@ def to_pixels(image: ImageLike, channels: int, side: int | None = None) -> Bytes
             return _upright(_standard_mode(image), _turn(image), channels, side)
         except (OSError, SyntaxError) as error:  # PIL decodes when the pixels are first needed
             raise ValueError(_damaged("the image", error)) from None
+        except ValueError as error:
+            if "closed" not in str(error):
+                raise
+            raise ValueError("PIL's image is closed; use it before it is closed, or give the file's name") from None
+    if not (hasattr(image, "dtype") and hasattr(image, "shape")):
+        raise ValueError(f"an image of type {type(image).__name__}; wanted a file's name, PIL's image or an array of bytes")
     kinds = ((), (1,), (3,), (4,))
     if image.dtype != np.uint8 or image.shape[2:] not in kinds or image.ndim < 2 or not image.size:
         raise ValueError(f"an array of {image.dtype}, {image.shape}; wanted bytes (uint8, 0 to 255), rows × columns, or "
@@ -85,6 +91,8 @@ def require_several(images: object) -> None:
     """Refuse one image where a list of images is wanted."""
     if isinstance(images, str | Path | Image.Image) or (isinstance(images, np.ndarray) and images.ndim < 4):
         raise ValueError("a list of images is wanted, not one; put it in brackets")
+    if isinstance(images, bytes | Mapping) or not (hasattr(images, "__len__") and hasattr(images, "__getitem__")):
+        raise ValueError(f"a list of images is wanted, and got {type(images).__name__}; give files, PIL's images or arrays")
 
 
 def _reduction(short: int, side: int) -> int:
