@@ -119,7 +119,7 @@ def test_an_index_of_missing_files_is_refused(names, message, gpt2):
         ({"n_embd": None}, r"config\.json has n_embd = None; wanted a number$"),
         ({"n_embd": "many"}, r"config\.json has n_embd = 'many'; wanted a number$"),
         ({"n_head": 5}, r"width 32 does not split into 5 heads; use a multiple of 5$"),
-        ({"n_inner": -4}, r"mlp_dim is -4; use 0 or more$"),
+        ({"n_inner": -4}, r"n_inner is -4; use 0 or more$"),
         ({"resid_pdrop": "no"}, r"config\.json has resid_pdrop = 'no'; wanted a number$"),
     ],
     ids=str,
