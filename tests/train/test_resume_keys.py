@@ -144,7 +144,7 @@ def test_a_finished_run_of_images_is_resumed_by_its_recipe_alone(regard, images,
 
 
 def test_an_unknown_key_is_refused_when_resuming_too(regard, text):
-    refused(regard("train", "reverse", "train.step=12", "--out", text, "--resume"), "train.step", "'steps'")
+    refused(regard("train", "reverse", "train.step=12", "--out", text, "--resume"), "train.step", "'train.steps'")
 
 
 def test_the_optimizer_of_a_run_cannot_be_changed(regard, text):
