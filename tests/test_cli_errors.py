@@ -60,8 +60,8 @@ def test_missing_data_is_refused_with_its_key(regard, tmp_path):
     [
         ("", ("empty",)),
         ("\n\n", ("empty",)),
-        ("a\tb\nno tab here\n", ("line 2", "tab")),
-        (b"a\tb\nc\xff\td\n", ("line 2", "byte 2", "0xff")),
+        ("a\tb\nno tab here\nnor here\n", ("line 2", "tab")),
+        (b"a\tb\n" + b"c\xff\td\n" * 3, ("line 2", "byte 2", "0xff")),
         (b"a\tb\n\x00\x01\x02\n", ("line 2", "binary")),
         ("a\t\n\tb\n", ("empty side",)),
     ],
