@@ -80,9 +80,10 @@ def _answer(translator: "Translator", search: "Callable[..., list[Translation]]"
         for chunk in chunks:
             readable = [item for item in chunk if isinstance(item, str)]
             _warn_unprefixed(translator, readable)
-            items = chunk if split else _mark_long(translator, chunk, done + 1)
-            predict = partial(search, seed=seed + done, scored=json_, split=split, protect=protect, details=json_,
-                              progress=partial(count, done))  # fmt: skip
+            items, encoded = (chunk, {}) if split else _mark_long(translator, chunk, done + 1)
+            find = partial(search, seed=seed + done, scored=json_, split=split, protect=protect, details=json_,
+                           progress=partial(count, done))  # fmt: skip
+            predict = partial(_search_encoded, find, encoded if protect is False else {})
             for number, (item, answer) in enumerate(answer_each(items, predict, PhrasesTooLong), done + 1):
                 if isinstance(answer, BadInput):
                     unfit = isinstance(items[number - done - 1], str)
@@ -104,18 +105,25 @@ def _answer(translator: "Translator", search: "Callable[..., list[Translation]]"
 
 
 def _mark_long(translator: "Translator", items: list[str | BadInput], first: int
-               ) -> list[str | BadInput]:  # fmt: skip
-    """Texts that are longer than the model takes become failures; `first` is the number of the first."""
+               ) -> tuple[list[str | BadInput], dict[str, list[int]]]:  # fmt: skip
+    """Texts that are longer than the model takes become failures; the others' token ids; `first` is the number of the first."""
     encoded = iter(translator.encode([item for item in items if isinstance(item, str)]))
-    marked = list[str | BadInput]()
+    marked, sources = list[str | BadInput](), dict[str, list[int]]()
     for number, item in enumerate(items, first):
         try:
             if isinstance(item, str):
-                translator.require_short(next(encoded), number)
+                sources[item] = next(encoded)
+                translator.require_short(sources[item], number)
             marked.append(item)
         except ValueError as error:
             marked.append(BadInput(str(item), str(error)))
-    return marked
+    return marked, sources
+
+
+def _search_encoded(find: "Callable[..., list[Translation]]", encoded: dict[str, list[int]],
+                    texts: list[str]) -> "list[Translation]":  # fmt: skip
+    """Find the answers to texts, given as token ids if they have been encoded already."""
+    return find([encoded[text] for text in texts] if encoded else texts)
 
 
 def ask(run: RunPath, questions: options.PrefixedTexts = None, input_: Input = None, beam: options.Beam = None,

@@ -1,7 +1,6 @@
 """Options of foreign tokenizers: the same ids as transformers gives, and the same continuations."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from text_checkpoints import TEXT, assert_run_refused, bert_with_tokenizer, rand
 from tokenizers import pre_tokenizers, processors
 
 from regard.data.text.tokenizer import train_tokenizer
-from regard.interop.hf import export_run, import_run
+from regard.interop.hf import import_run
 from regard.tasks.load import load
 
 END = "<|endoftext|>"
@@ -78,30 +77,6 @@ def test_a_gpt2_tokenizes_and_continues_as_in_transformers(name, tmp_path):
         assert ours.tokenizer.prompt_start + ours.tokenizer.encode([text])[0] == ids
         output = model.generate(torch.tensor([ids]), max_new_tokens=6, do_sample=False, pad_token_id=0)[0].tolist()
         assert ours.generate(text, tokens=6, temperature=0) == ours.tokenizer.decode(output)[len(ours.tokenizer.decode(ids)) :]
-
-
-@pytest.mark.parametrize(
-    ("settings", "most", "notes"),
-    [
-        ({"max_new_tokens": 7}, 7, ()),
-        ({"max_length": 30}, 0, (r"has max_length = 30, which counts the prompt; .* give `regard generate` --tokens",)),
-        ({"max_length": 30, "max_new_tokens": 7}, 7, ()),
-        ({"do_sample": False}, 0, (r"has do_sample = False, greedy search; .* give it --temperature 0",)),
-        ({"do_sample": True}, 0, (r"samples with temperature = 1\.0, top_k = 50, top_p = 1\.0",)),
-    ],
-)
-def test_the_generation_settings_of_a_gpt2_are_kept_or_named(settings, most, notes, tmp_path):
-    folder = gpt2_folder(tmp_path / "theirs", stored=True, options={})
-    update_json(folder / "generation_config.json", **settings)
-    found = import_run(folder, tmp_path / "run")
-    assert len(found) == len(notes)
-    assert all(re.search(pattern, note) for pattern, note in zip(notes, found, strict=True))
-    generator = load(tmp_path / "run", device="cpu")
-    assert generator.run.decode.max_length == most
-    if most:
-        assert generator.encode_prompt("the cat")[1] == most
-        export_run(tmp_path / "run", tmp_path / "back")
-        assert json.loads((tmp_path / "back" / "generation_config.json").read_text())["max_new_tokens"] == most
 
 
 def test_a_gpt2_that_ends_each_prompt_is_refused(tmp_path):

@@ -138,7 +138,7 @@ def test_a_config_reads_back_equal_and_knows_its_images():
     assert (SIZES["tiny"].image, SIZES["tiny"].channels, SIZES["base"].image) == (112, 3, 224)
     for keys, message in (
         ({"dim": 10, "heads": 4}, "model: width 10 does not split into 4 heads; use a multiple of 4$"),
-        ({"encoder": {"family": "vit", "dimm": 3}}, r"model: unknown key encoder\.dimm \(did you mean 'dim'"),
+        ({"encoder": {"family": "vit", "dimm": 3}}, r"model: unknown key encoder\.dimm \(did you mean 'encoder\.dim'"),
     ):
         with pytest.raises(ValueError, match=message):
             build("model", CaptionTransformerConfig, keys)

@@ -68,7 +68,7 @@ def test_a_table_has_every_key_of_its_family_and_reads_back_equal():
         ({}, "encoder.family is None; image models are resnet, lrnet, vit, swin, mvit"),
         ({"family": "swim"}, r"encoder.family is 'swim' \(did you mean 'swin'\?\); image models are resnet"),
         ({"family": "vit", "size": "tinny"}, r"encoder.size is 'tinny' \(did you mean 'tiny'\?\); sizes are tiny, small, base"),
-        ({"family": "vit", "pach": 8}, r"unknown key encoder.pach \(did you mean 'patch'\?\); keys of encoder are image, patch"),
+        ({"family": "vit", "pach": 8}, r"unknown key encoder.pach \(did you mean 'encoder.patch'\?\); keys of encoder are image"),
         ({"family": "vit", "patch": 15}, "encoder: patch 15 does not tile an image of 224 pixels"),
         ({"family": "resnet", "dims": "wide"}, r"encoder\.dims: Input should be a valid list, such as \[1,2\], got 'wide'"),
     ],

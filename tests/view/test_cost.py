@@ -256,7 +256,7 @@ def test_an_image_that_windows_do_not_tile_is_counted_with_advice(regard):
     [
         (("vit-base", "--image", 225), "patch 16 does not tile an image of 225 pixels; use a side of 224 or 240"),
         (("vit-base", "--image", 0), "image is 0; use 1 or more"),
-        (("vit-base", "dept=3"), "unknown key vit-base.dept (did you mean 'depth'?)"),
+        (("vit-base", "dept=3"), "unknown key vit-base.dept (did you mean 'vit-base.depth'?)"),
         (("vit-base", "depth=many"), "vit-base.depth"),
         (("vit-base", "heads=5"), "width 768 does not split into 5 heads"),
         (("gpt-small", "--image", 224), "--image 224 is for image models"),
