@@ -34,7 +34,10 @@ def test_make_knows_the_targets_the_readme_names(target):
 
 
 def commands() -> list[list[str]]:
-    return [shlex.split(line, comments=True) for block in blocks() for line in block.splitlines() if line.startswith("regard ")]
+    """The commands of the README, with those in its comments ("your own text: regard train …")."""
+    lines = [line for block in blocks() for line in block.splitlines() if line.startswith("regard ")]
+    own = [found[1] for line in lines if (found := re.search(r"your own[a-z ]*: (regard .*[^.])$", line))]
+    return [shlex.split(line, comments=True) for line in (*lines, *own)]
 
 
 @pytest.mark.skipif(
@@ -62,6 +65,7 @@ def test_the_commands_run_as_pasted(regard, tmp_path, monkeypatch, minilm):
     for name in ("clip.wav", "clip2.wav"):
         soundfile.write(tmp_path / name, np.sin(np.arange(16_000) / 10), 16_000)
     (tmp_path / "speech.tsv").write_text("clip.wav\ta b\nclip2.wav\tb a\n")
+    (tmp_path / "my.txt").write_text("The cat sat on the mat.\n" * 100)
     (tmp_path / "film.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nA man is riding a bike.\n")
     (tmp_path / "terms.tsv").write_text("bike\tRad\n")
     few = ["train.steps=3", "train.save_every=2", "decode.beam_size=1"]
