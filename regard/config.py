@@ -113,6 +113,7 @@ class TrainConfig:
     log_every: int = 20  # steps, like the next two
     eval_every: int = 500
     save_every: int = 500
+    keep_every: int = 0  # steps whose weights are kept for good, to look at how the model learned; 0 = none
     average: int = 5  # last checkpoints to average at the end, if that lowers the validation loss
     ema: float = 0.0  # decay of an exponential moving average of the weights, which is then the model; 0 = none
     patience: int = 0  # stop after this many evaluations without a lower validation loss; 0 = never
@@ -133,6 +134,10 @@ class TrainConfig:
         )
         require_min(1, **{key: getattr(self, key) for key in positive})
         require_min(0, **{key: getattr(self, key) for key in ("lr", "clip_norm", "seed", "patience", "weight_decay")})
+        if self.keep_every < 0 or self.keep_every % self.save_every:
+            raise ValueError(f"keep_every is {self.keep_every}, and a checkpoint is written every {self.save_every} steps "
+                             f"(save_every); use a multiple of that, train.save_every={max(self.keep_every, 1)} too, "
+                             f"or 0 to keep none")  # fmt: skip
         require_max(2**63 - 1, seed=self.seed)
         require_max(10, lr=self.lr)  # Adam moves each weight by about that much in a step
         require_fraction(label_smoothing=self.label_smoothing, ema=self.ema)

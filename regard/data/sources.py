@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from regard.config import nearest
 from regard.data.files import cache_folder, write_atomic
 
-__all__ = ["SHA256", "SOURCES", "Source", "locate", "prefix_of", "require_one_source"]
+__all__ = ["LANGUAGES", "SHA256", "SOURCES", "Source", "is_local", "locate", "prefix_of", "require_one_source"]
 
 
 class Source(NamedTuple):
@@ -125,6 +125,13 @@ def locate(name: str, split: str, pair: str, text: str = "raw") -> list[Path]:
     return [_find(name, *(part.format(split=split, lang=language) for part in (pattern, url))) for language in languages]
 
 
+def is_local(name: str, split: str, pair: str, text: str = "raw") -> bool:
+    """Whether the files of one split are on this machine, so that reading them downloads nothing."""
+    pattern, pair = SOURCES[name].files[text], _pair(name, pair)
+    languages = pair.split("-") if "{lang}" in pattern else [""]
+    return all(_find_local(name, pattern.format(split=split, lang=language)) for language in languages)
+
+
 def _pair(name: str, pair: str) -> str:
     """The language pair, by default the first of the set; "" for other kinds."""
     known = SOURCES[name].pairs or ("",)
@@ -139,10 +146,8 @@ def _one_of(name: str, what: str, value: str, known: tuple[str, ...]) -> str:
 
 
 def _find(name: str, file: str, url: str) -> Path:
-    folders = [Path(os.environ["REGARD_DATA"])] if os.environ.get("REGARD_DATA") else []
-    for folder in (*folders, cache_folder() / "data"):
-        if (folder / name / file).is_file():
-            return folder / name / file
+    if local := _find_local(name, file):
+        return local
     mirror = os.environ.get("REGARD_MIRROR", "")
     url = f"{mirror.rstrip('/')}/{name}/{file}" if mirror else url
     target = cache_folder() / "data" / name / file
@@ -151,6 +156,11 @@ def _find(name: str, file: str, url: str) -> Path:
                          f"REGARD_DATA to a folder that holds {name}/, or REGARD_MIRROR to a server that does")  # fmt: skip
     _download(url, target, SHA256[f"{name}/{file}"])
     return target
+
+
+def _find_local(name: str, file: str) -> Path | None:
+    folders = [Path(os.environ["REGARD_DATA"])] if os.environ.get("REGARD_DATA") else []
+    return next((path for folder in (*folders, cache_folder() / "data") if (path := folder / name / file).is_file()), None)
 
 
 def _download(url: str, target: Path, sha256: str) -> None:

@@ -25,7 +25,7 @@ __all__ = ["Constraint", "Phrase", "PhraseAllocation", "PhraseState", "PhrasesTo
 Phrase = Sequence[int]  # token ids that follow each other
 Constraint = Phrase | Sequence[Phrase]  # a phrase, or several of which one must appear
 Search = Callable[[Tensor, Tensor], list[list[Hypothesis]]]  # sources (B, S) and limits (B,) → the outputs of each, best first
-ConstrainedSearch = Callable[[Tensor, Tensor, int, Allocation], list[list[Hypothesis]]]  # the same, with a width
+ConstrainedSearch = Callable[[list[int], Tensor, Tensor, int, Allocation], list[list[Hypothesis]]]  # of some rows, with a width
 
 MIN_WIDTH = 6  # beams of a constrained search: an output with and one without each token of a phrase go on side by side
 UNLIKELY = -1e4  # log-probability of a token of a phrase that the model, or a processor, rules out
@@ -146,7 +146,7 @@ def constrained(source: Tensor, limits: Tensor, longer: Tensor, required: Sequen
     if rows:
         part, wide = torch.tensor(rows, device=source.device), max(width, MIN_WIDTH)
         allocation = PhraseAllocation([required[row] for row in rows], (longer[part] - after).tolist(), eos, wide)
-        for row, outputs in zip(rows, beam(source[part], longer[part], wide, allocation), strict=True):
+        for row, outputs in zip(rows, beam(rows, source[part], longer[part], wide, allocation), strict=True):
             found[row] = outputs[:width]
     return found
 

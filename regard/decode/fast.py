@@ -6,7 +6,7 @@ One decoding step is so short that calling modules and looking up their weights 
 Shapes: B sentences, W beams, R = B · W rows, S source or prompt length, K keys, D width, H heads, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, singledispatch
 from typing import Any, NamedTuple
@@ -19,11 +19,12 @@ from regard.decode.step import Decoder
 from regard.layers.attention import Attention
 from regard.layers.biases import BucketedPositionBias
 from regard.layers.block import DecoderBlock, EncoderBlock
-from regard.layers.cache import BeamCache, Cache, KeysValues
+from regard.layers.cache import BeamCache, Cache, KeysValues, pad_caches
 from regard.layers.embed import Embed
 from regard.layers.linear import REDUCE_RANGE, Int8Linear
 from regard.layers.mlp import MLP, GatedMLP
 from regard.layers.norm import PostNorm, PreNorm, ResPostNorm
+from regard.layers.positions import LearnedPositions
 from regard.layers.shapes import join_rows, split_rows, stack_rows
 from regard.models.caption_transformer import CaptionTransformer
 from regard.models.conformer import Conformer, Utterances
@@ -32,7 +33,7 @@ from regard.models.image_gpt import ImageGPT
 from regard.models.t5 import T5
 from regard.models.transformer import Transformer
 
-__all__ = ["CachedDecoder", "DecoderFunctions", "DecoderState", "column_major", "decoder", "read_memory",
+__all__ = ["CachedDecoder", "DecoderFunctions", "DecoderState", "Prompts", "column_major", "decoder", "read_memory",
            "step_function"]  # fmt: skip
 
 
@@ -122,17 +123,26 @@ def _(mlp: GatedMLP) -> Function:
 
 
 @step_function.register(nn.Embedding)
-def _(table: nn.Embedding) -> Callable[[Tensor, int], Tensor]:
+def _(table: nn.Embedding) -> Callable[[Tensor, int | Tensor], Tensor]:
     """Ids (R,), at any position → (R, D)."""
     weight = table.weight
     return lambda ids, position: weight.index_select(0, ids)
 
 
 @step_function.register(Embed)
-def _(embed: Embed) -> Callable[[Tensor, int], Tensor]:
-    """Ids (R,), all at one position → (R, D)."""
+def _(embed: Embed) -> Callable[[Tensor, int | Tensor], Tensor]:
+    """Ids (R,), all at one position, or each at its own (R,) → (R, D)."""
     table, scale, positions = embed.tokens.weight, embed.scale, embed.positions.forward
-    return lambda ids, position: table.index_select(0, ids).mul_(scale).add_(positions(position, position + 1))
+    last = len(embed.positions.table) - 1 if isinstance(embed.positions, LearnedPositions) else None
+
+    def step(ids: Tensor, position: int | Tensor) -> Tensor:
+        x = table.index_select(0, ids).mul_(scale)
+        if isinstance(position, int):
+            return x.add_(positions(position, position + 1))
+        position = position.clamp(max=last)  # a row that is done may be past the context until it leaves the batch
+        return x.add_(positions(0, int(position.max()) + 1).index_select(0, position))
+
+    return step
 
 
 @step_function.register(BucketedPositionBias)
@@ -200,7 +210,7 @@ def _(block: DecoderBlock) -> BlockFunction:
 class DecoderFunctions(NamedTuple):
     """A decoder as plain functions with their weights bound."""
 
-    embed: Callable[[Tensor, int], Tensor]  # ids (R,), position → (R, D)
+    embed: Callable[[Tensor, int | Tensor], Tensor]  # ids (R,), position of all or of each (R,) → (R, D)
     blocks: tuple[BlockFunction, ...]
     norm: Function
     output: Function  # (R, D) → (R, V)
@@ -240,11 +250,11 @@ class CachedDecoder:
             positions = torch.cat((positions, positions.new_full((cache.beams,), cache.position)))
             bias = functions.position_bias(positions[-1:], positions)  # (1, H, 1, K)
         inputs, caches = StepInputs(cache.beams, mask, bias, memory_mask), []
-        x = functions.embed(token, cache.position)  # (R, D)
+        x = functions.embed(token, cache.next_positions)  # (R, D)
         for block, block_cache, block_memory in zip(functions.blocks, cache.blocks, memory, strict=True):
             x, longer = block(x, block_cache, inputs, block_memory)
             caches.append(longer)
-        cache = BeamCache(tuple(caches), cache.sentences, mask, cache.beams, cache.position + 1)
+        cache = BeamCache(tuple(caches), cache.sentences, mask, cache.beams, cache.position + 1, cache.padding)
         return functions.output(functions.norm(x)), DecoderState(cache, memory, memory_mask, positions)
 
 
@@ -327,16 +337,44 @@ def _read_image(model: CaptionTransformer, image: Tensor) -> DecoderState:
     return DecoderState(BeamCache(tuple(Cache() for _ in model.decoder), len(image)), projected)
 
 
-def _prefill(model: GPT, prompt: Tensor) -> DecoderState:
-    """Read all tokens of the prompt (B, S) but the last, at once; the first step reads that one."""
+@dataclass(frozen=True, eq=False)
+class Prompts:
+    """Prompts of different lengths that are continued together: token ids (1, S) of each."""
+
+    ids: Sequence[Tensor]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the search runs."""
+        return self.ids[0].device
+
+
+def _prefill(model: GPT, prompt: Tensor | Prompts) -> DecoderState:
+    """Read all tokens of the prompt (B, S) but the last, at once; the first step reads that one.
+
+    Prompts of different lengths are read one after the other, which costs little as each is many tokens at once, and padded
+    on the left: the last tokens of all are in one column, where the next are added.
+    """
     depth = len(model.blocks)
+    if isinstance(prompt, Prompts):
+        caches = [_prefill(model, ids).cache for ids in prompt.ids]
+        longest = max(cache.position for cache in caches)
+        blocks = tuple(pad_caches([cache.blocks[n] for cache in caches]) for n in range(depth))
+        padding = torch.tensor([longest - cache.position for cache in caches], device=prompt.device)
+        if not padding.any():  # a step without a mask is faster
+            return DecoderState(BeamCache(blocks, len(prompt), position=longest), (None,) * depth)
+        mask = torch.arange(longest, device=prompt.device) >= padding[:, None]  # (B, K)
+        return DecoderState(BeamCache(blocks, len(prompt), mask[:, None, None], 1, longest, padding), (None,) * depth)
     if prompt.shape[1] < 2:
         return DecoderState(BeamCache(tuple(Cache() for _ in range(depth)), len(prompt)), (None,) * depth)
-    x, caches = model.embed(prompt[:, :-1]), []  # (B, S - 1, D)
+    x, filled = model.embed(prompt[:, :-1]), []  # (B, S - 1, D)
     for block in model.blocks:
         x, cache = _prefill_block(block, x)
-        caches.append(cache)
-    return DecoderState(BeamCache(tuple(caches), len(prompt), position=x.shape[1]), (None,) * depth)
+        filled.append(cache)
+    return DecoderState(BeamCache(tuple(filled), len(prompt), position=x.shape[1]), (None,) * depth)
 
 
 def _prefill_block(block: EncoderBlock, x: Tensor) -> tuple[Tensor, Cache]:

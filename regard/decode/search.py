@@ -1,13 +1,15 @@
 """Greedy search, sampling and beam search of any `Decoder`.
 
-All of them may be given a `processor`, which changes the scores of each step (`logits_processors`), and a `recorder`, which
-keeps what each step did (`trace`); beam search also phrases that each output must contain (`constraints`).
+All of them may be given a `processor`, which changes the scores of each step (`logits_processors`), `observers`, who follow
+single sentences, and a `recorder`, which keeps what each step did (`trace`); beam search also phrases that each output must
+contain (`constraints`).
 
 Shapes: B sentences, W beams, V vocabulary, N candidates, P tokens of the prompt, t tokens so far.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,9 +20,11 @@ from regard.decode.step import Decoder, Source, reorder
 from regard.decode.topk import blocked_logsumexp, blocked_topk
 from regard.decode.trace import SearchTrace
 
-__all__ = ["Allocation", "Hypothesis", "argmax", "beam", "greedy", "sample", "sampler", "stream"]
+__all__ = ["Allocation", "Choose", "Hypothesis", "Observer", "Observers", "Sampler", "argmax", "beam", "greedy", "sample",
+           "sample_each", "sampler", "stream"]  # fmt: skip
 
 Choose = Callable[[Tensor], Tensor]  # logits (B, V) → the next token (B,)
+COLDEST = 1e-6  # a temperature below this chooses the most likely token, as this one does
 SHRINK = 0.75  # finished sentences leave when at most this fraction of the batch is unfinished: shrinking copies the rest
 
 
@@ -35,6 +39,25 @@ class Hypothesis(NamedTuple):
     logprobs: list[float] | None = None
 
 
+class Observer(Protocol):
+    """Follows the search for one sentence while it runs.
+
+    A sentence that is no longer wanted leaves the batch before the next step; its result is the best output so far.  The
+    others are not changed by that, unless they share one random stream.
+    """
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anyone waits for the result; asked after each step."""
+
+    @property
+    def partial(self) -> Callable[[list[int], bool], None] | None:
+        """Gets the best output after each step, and whether it is the result; None costs nothing.  It must not keep the list."""
+
+
+Observers = Sequence[Observer | None]  # of each sentence
+
+
 class Allocation(Protocol):
     """How a beam search chooses its candidates, if not by their scores alone: see `constraints.PhraseAllocation`."""
 
@@ -47,12 +70,12 @@ class Allocation(Protocol):
 
 def greedy(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, eos: int, penalty: float = 1.0,
            scored: bool = True, logprobs: bool = False, processor: LogitsProcessor | None = None,
-           recorder: SearchTrace | None = None) -> list[Hypothesis]:  # fmt: skip
+           observers: Observers | None = None, recorder: SearchTrace | None = None) -> list[Hypothesis]:  # fmt: skip
     """Choose the most likely token at each step.  `limits` (B,) are maximum lengths, end included; no softmax unless `scored`.
 
     `bos` is the start token, one for each sentence (B,), or a prompt (B, P) of which the decoder has read all but the last.
     """
-    return _generate(model, source, limits, argmax, bos, eos, penalty, scored, logprobs, processor, recorder)
+    return _generate(model, source, limits, argmax, bos, eos, penalty, scored, logprobs, processor, observers, recorder)
 
 
 def argmax(logits: Tensor) -> Tensor:
@@ -64,14 +87,33 @@ def argmax(logits: Tensor) -> Tensor:
 
 def sample(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, eos: int, generator: torch.Generator,
            temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, penalty: float = 1.0,
-           scored: bool = True, logprobs: bool = False,
-           processor: LogitsProcessor | None = None) -> list[Hypothesis]:  # fmt: skip
-    """Sample a token at each step; see `sampler`."""
+           scored: bool = True, logprobs: bool = False, processor: LogitsProcessor | None = None,
+           observers: Observers | None = None, recorder: SearchTrace | None = None) -> list[Hypothesis]:  # fmt: skip
+    """Sample a token at each step; see `sampler`.  All sentences share the generator's random stream."""
     choose = sampler(generator, temperature, top_k, top_p)
-    return _generate(model, source, limits, choose, bos, eos, penalty, scored, logprobs, processor, None)
+    return _generate(model, source, limits, choose, bos, eos, penalty, scored, logprobs, processor, observers, recorder)
 
 
-def sampler(generator: torch.Generator, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Choose:
+def sample_each(model: Decoder, source: Source, limits: Tensor, choose: Sequence[Choose], *, bos: int | Tensor, eos: int,
+                processor: LogitsProcessor | None = None, observers: Observers | None = None) -> list[Hypothesis]:  # fmt: skip
+    """Each sentence with its own `sampler`, or `argmax`: its output is the one it has alone.  With an `eos` of -1 none ends."""
+    same = all(of is argmax for of in choose)
+    return _generate(model, source, limits, argmax if same else choose, bos, eos, 1.0, False, False, processor, observers, None)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws a token of each row: logits (B, V) → (B,)."""
+
+    generator: torch.Generator
+    probabilities: Callable[[Tensor], Tensor]  # logits (B, V) → of drawing each token (B, V)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """The token of each row."""
+        return torch.multinomial(self.probabilities(logits), 1, generator=self.generator)[:, 0]
+
+
+def sampler(generator: torch.Generator, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Sampler:
     """A function that samples a token of each row by its probability: (B, V) → (B,).
 
     A low temperature sharpens the distribution; `top_k` keeps the k most likely tokens (0 = all), `top_p` the fewest tokens
@@ -81,19 +123,22 @@ def sampler(generator: torch.Generator, temperature: float = 1.0, top_k: int = 0
         raise ValueError(f"temperature {temperature}, top_k {top_k}, top_p {top_p}; "
                          f"use a temperature above 0, a top_k of 0 or more, a top_p above 0 up to 1")  # fmt: skip
 
-    def choose(logits: Tensor) -> Tensor:
-        logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # the maximum is 0: no temperature overflows
+    def probabilities(logits: Tensor) -> Tensor:
+        # The maximum is 0, so no temperature overflows; one that float32 rounds to 0 would make it 0 / 0.
+        logits = (logits - logits.amax(-1, keepdim=True)) / max(temperature, COLDEST)
         if 0 < top_k < logits.shape[-1]:
             kept, ids = logits.topk(top_k)
             logits = torch.full_like(logits, -math.inf).scatter(-1, ids, kept)
         if top_p < 1:
             ordered, ids = logits.softmax(-1).sort(-1, descending=True)
-            before = ordered.cumsum(-1) - ordered  # the probability of all more likely tokens; 0 for the first, which stays
-            removed = torch.zeros_like(before, dtype=torch.bool).scatter(-1, ids, before >= top_p)
+            before = ordered.cumsum(-1) - ordered  # the probability of all more likely tokens
+            beyond = before >= top_p
+            beyond[..., 0] = False  # the first stays, also if float32 rounds top_p to 0
+            removed = torch.zeros_like(beyond).scatter(-1, ids, beyond)
             logits = logits.masked_fill(removed, -math.inf)
-        return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+        return logits.softmax(-1)
 
-    return choose
+    return Sampler(generator, probabilities)
 
 
 @torch.inference_mode()
@@ -114,8 +159,8 @@ def stream(model: Decoder, source: Source, choose: Choose, *, bos: int | Tensor,
 
 
 @torch.inference_mode()
-def _generate(model: Decoder, source: Source, limits: Tensor, choose: Choose, bos: int | Tensor, eos: int, penalty: float,
-              scored: bool, logprobs: bool, processor: LogitsProcessor | None,
+def _generate(model: Decoder, source: Source, limits: Tensor, choose: Choose | Sequence[Choose], bos: int | Tensor, eos: int,
+              penalty: float, scored: bool, logprobs: bool, processor: LogitsProcessor | None, observers: Observers | None,
               recorder: SearchTrace | None) -> list[Hypothesis]:  # fmt: skip
     """Step all sentences together, one output each."""
     finished: list[Hypothesis | None] = [None] * len(source)
@@ -131,14 +176,15 @@ def _generate(model: Decoder, source: Source, limits: Tensor, choose: Choose, bo
     while rows:
         # One step.
         logits, state = model.step(token, state)  # (B, V)
-        if processor is None:
-            token = choose(logits)  # (B,)
-        else:
+        scores = logits
+        if processor is not None:
             length = history.shape[1] - prompt
             last = torch.tensor([length >= max_lens[i] - 1 for i in rows], device=source.device)  # of rows that are done: any
-            token = choose(processor(logits, SearchProgress(history, length, last)))
+            scores = processor(logits, SearchProgress(history, length, last))
+        token = choose(scores) if callable(choose) else _choose_each(choose, scores, rows)  # (B,)
         if recorder is not None:
-            _record_greedy(recorder, model, rows, history, logits, token, eos, max_lens, prompt)
+            drawn = choose.probabilities(scores) if isinstance(choose, Sampler) else None
+            _record_greedy(recorder, model, rows, history, logits, token, eos, max_lens, prompt, drawn)
         if reads_history:
             history = torch.cat((history, token[:, None]), 1)
         if scored or logprobs:
@@ -149,22 +195,26 @@ def _generate(model: Decoder, source: Source, limits: Tensor, choose: Choose, bo
                     if i >= 0:
                         parts[i].append(part)
 
-        # Append the token of each row; finish sentences at their end token or their limit.
+        # Append the token of each row; finish sentences at their end token or their limit, or if nobody wants the rest.
+        dropped = False
         for row, (i, token_id) in enumerate(zip(rows, token.tolist(), strict=True)):
             if i < 0:
                 continue
             outputs[i].append(token_id)
-            if token_id == eos or len(outputs[i]) >= max_lens[i]:
-                ids = outputs[i][:-1] if token_id == eos else outputs[i]
+            ids = outputs[i][:-1] if token_id == eos else outputs[i]
+            done = token_id == eos or len(outputs[i]) >= max_lens[i]
+            unwanted = observers is not None and not _observe(observers[i], ids, done) and not done
+            if done or unwanted:
                 score = float(total[row]) / len(outputs[i]) ** penalty if scored else None
                 finished[i] = Hypothesis(ids, score, parts[i] if logprobs else None)
                 rows[row] = -1
+            dropped |= unwanted
 
-        # Shrink the batch once enough sentences are finished.
+        # Shrink the batch once enough sentences are finished, or a sentence is no longer wanted.
         stay = [row for row, i in enumerate(rows) if i >= 0]
         if not stay:
             break
-        if len(stay) <= SHRINK * len(rows):
+        if dropped or len(stay) <= SHRINK * len(rows):
             kept = torch.tensor(stay, dtype=torch.long, device=source.device)
             state, token, total = reorder((state, token, total), kept)
             history = history.index_select(0, kept) if reads_history else history
@@ -175,7 +225,8 @@ def _generate(model: Decoder, source: Source, limits: Tensor, choose: Choose, bo
 @torch.inference_mode()
 def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, eos: int, width: int,
          penalty: float = 1.0, logprobs: bool = False, processor: LogitsProcessor | None = None,
-         allocation: Allocation | None = None, recorder: SearchTrace | None = None) -> list[list[Hypothesis]]:  # fmt: skip
+         allocation: Allocation | None = None, observers: Observers | None = None,
+         recorder: SearchTrace | None = None) -> list[list[Hypothesis]]:  # fmt: skip
     """Keep the `width` best unfinished outputs at each step; return the best finished ones of each sentence, best first.
 
     A sentence is done when it has `width` finished outputs, or at its limit, where unfinished outputs count as finished.
@@ -241,11 +292,17 @@ def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, e
             parts = torch.cat((before, added.gather(1, kept)[:, :, None]), -1)
         output = torch.cat((output.gather(1, parent[:, :, None].expand(-1, -1, length - 1)), token[:, :, None]), -1)
 
-        # Sentences that are done leave, several at once.
+        # Sentences that are done leave, several at once; those that nobody wants any more, at once.
         full = torch.tensor([len(finished[i]) >= width for i in sentence.tolist()], device=source.device)
-        active = active & ~(full | at_limit | score.isinf().all(1))
+        was_active, active = active, active & ~(full | at_limit | score.isinf().all(1))
+        unwanted = [] if observers is None else _observe_beams(observers, finished, sentence, was_active, active, output)
+        for line in unwanted:
+            partial = Hypothesis(output[line, 0].tolist(), float(score[line, 0]) / length**penalty,
+                                 parts[line, 0].tolist() if logprobs else None)  # fmt: skip
+            finished[int(sentence[line])].append(partial)
+            active[line] = False
         stay = active.nonzero()[:, 0]
-        if len(stay) > SHRINK * len(active):
+        if not unwanted and len(stay) > SHRINK * len(active):
             stay = torch.arange(len(active), device=source.device)
 
         if allocation is not None:
@@ -259,6 +316,40 @@ def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, e
     if not all(finished):
         raise ValueError("the model's scores are not numbers; its weights may be damaged: train again, or restore them")
     return [sorted(outputs, key=lambda output: -_score(output))[:width] for outputs in finished]
+
+
+def _choose_each(choose: Sequence[Choose], scores: Tensor, rows: list[int]) -> Tensor:
+    """The next token of each row, by its sentence's own choice; of rows that are done, any: (B, V) → (B,)."""
+    token = torch.zeros(len(rows), dtype=torch.long, device=scores.device)
+    for row, i in enumerate(rows):
+        if i >= 0:
+            token[row] = choose[i](scores[row : row + 1])[0]
+    return token
+
+
+def _observe(observer: Observer | None, output: list[int], done: bool) -> bool:
+    """Show an output so far; whether it is still wanted."""
+    if observer is None:
+        return True
+    if observer.partial is not None:
+        observer.partial(output, done)
+    return observer.wanted
+
+
+def _observe_beams(observers: Observers, finished: list[list[Hypothesis]], sentence: Tensor, was_active: Tensor, active: Tensor,
+                   output: Tensor) -> list[int]:  # fmt: skip
+    """Show the best output of each sentence after a step; the lines of those that nobody wants any more.
+
+    A sentence that was active (B,) and is no more is done.  `output` (B, W, t) has the best beam first.
+    """
+    unwanted = []
+    lines = zip(sentence.tolist(), was_active.tolist(), active.tolist(), output[:, 0].tolist(), strict=True)
+    for line, (i, before, now, tokens) in enumerate(lines):
+        if now and not _observe(observers[i], tokens, False):
+            unwanted.append(line)
+        elif before and not now and finished[i]:
+            _observe(observers[i], max(finished[i], key=_score).tokens, True)
+    return unwanted
 
 
 def _start_tokens(source: Source, bos: int | Tensor) -> Tensor:
@@ -275,14 +366,15 @@ def _join_history(prompt: Tensor, sentence: Tensor, output: Tensor) -> Tensor:
 
 
 def _record_greedy(recorder: SearchTrace, model: Decoder, rows: list[int], history: Tensor, logits: Tensor, token: Tensor,
-                   eos: int, limits: list[int], prompt: int) -> None:  # fmt: skip
-    """A step of greedy search as that of a beam of 1."""
+                   eos: int, limits: list[int], prompt: int, drawn: Tensor | None) -> None:  # fmt: skip
+    """A step of greedy search, or of a sample `drawn` by probabilities (B, V), as that of a beam of 1."""
     logs = (logits - _log_normalizer(model, logits)[:, None])[:, None]  # (B, 1, V)
     length = history.shape[1] - prompt + 1
     ended = (token == eos) | torch.tensor([length >= limits[i] for i in rows], device=token.device)
     before = logs.new_tensor([[steps[-1].branches[0].score if (steps := recorder.sentences.get(i)) else 0.0] for i in rows])
     candidates = before + logs[:, 0].gather(1, token[:, None]), torch.zeros_like(token)[:, None], token[:, None]
-    recorder.record(rows, history[:, None], logs, candidates, ended[:, None], torch.where(ended, -1, 0)[:, None])
+    recorder.record(rows, history[:, None], logs, candidates, ended[:, None], torch.where(ended, -1, 0)[:, None],
+                    None if drawn is None else drawn[:, None])  # fmt: skip
 
 
 def _score(hypothesis: Hypothesis) -> float:

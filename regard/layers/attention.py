@@ -16,7 +16,7 @@ from regard.layers.cache import KeysValues
 from regard.layers.linear import Linear, affine
 from regard.layers.masks import causal_mask
 from regard.layers.shapes import join_heads, split_heads
-from regard.layers.tap import Tap, tap_of
+from regard.layers.tap import AttentionCall, Tap, note_memory, tap_of
 
 __all__ = ["Attention", "CosineAttention", "QKVWithoutKeyBias", "attend", "attend_tapped"]
 
@@ -57,13 +57,20 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, score
 
 def attend_tapped(tap: Tap | None, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None,
                   score: Score | None = None, bias: Tensor | None = None, mask: Tensor | None = None,
-                  causal: bool = False, dropout: float = 0.0) -> Tensor:  # fmt: skip
-    """`attend`, with the weights passed to `tap` if there is one: → (..., Q, E)."""
-    mixed, weights = attend(q, k, v, scale=scale, score=score, bias=bias, mask=mask, causal=causal, dropout=dropout,
-                            need_weights=tap is not None)  # fmt: skip
-    if tap is not None and weights is not None:
-        tap(weights)
-    return mixed
+                  causal: bool = False, dropout: float = 0.0, x: Tensor | None = None) -> Tensor:  # fmt: skip
+    """`attend`, with all of it passed to `tap` if there is one, which may change the mixed values: → (..., Q, E).
+
+    `x` is what the queries were computed from.
+    """
+    if tap is None:
+        return attend(q, k, v, scale=scale, score=score, bias=bias, mask=mask, causal=causal, dropout=dropout)[0]
+    if causal and q.shape[-2] > 1:  # the tap gets one mask
+        past = causal_mask(q.shape[-2], k.shape[-2], q.device)
+        mask = past if mask is None else mask & past
+    mixed, weights = attend(q, k, v, scale=scale, score=score, bias=bias, mask=mask, dropout=dropout, need_weights=True)
+    assert weights is not None
+    factor = 1.0 if score is not None else q.shape[-1] ** -0.5 if scale is None else scale
+    return tap(AttentionCall(q, k, v, weights, mixed, factor, score, bias, mask, x))
 
 
 def _additive_mask(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
@@ -140,8 +147,8 @@ class CosineAttention(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention, Figure 2 of https://arxiv.org/abs/1706.03762.
 
-    `attn(x)` is self-attention, `attn(x, attn.keys_values(memory))` cross-attention.  While it is watched (see `watch`),
-    the explicit path runs instead of the fused kernel.
+    `attn(x)` is self-attention, `attn(x, attn.keys_values(memory))` cross-attention.  While something listens to it (see
+    layers/tap.py), the explicit path runs instead of the fused kernel.
     """
 
     watchable: ClassVar[bool] = True
@@ -174,6 +181,7 @@ class Attention(nn.Module):
 
     def keys_values(self, memory: Tensor) -> KeysValues:
         """(B, K, D) → keys and values (B, H, K, E)."""
+        note_memory(self, memory)
         return KeysValues(*split_heads(self.qkv.rows(memory, self.inner, 3 * self.inner), self.heads, 2))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -191,7 +199,7 @@ class Attention(nn.Module):
         q, k, v = project(x)
         if self.prepare is not None:
             q, k = self.prepare(q, k)
-        mixed = attend_tapped(tap_of(self), q, k, v, scale=self.scale, bias=bias, mask=mask, causal=causal, dropout=dropout)
+        mixed = attend_tapped(tap_of(self), q, k, v, scale=self.scale, bias=bias, mask=mask, causal=causal, dropout=dropout, x=x)
         return merge(mixed)
 
     def forward(self, x: Tensor, memory: KeysValues | None = None, *, bias: Tensor | None = None,

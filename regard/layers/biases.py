@@ -6,6 +6,7 @@ R side of a neighbourhood.
 
 import math
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from regard.layers.linear import Linear
 from regard.layers.shapes import shift_distances, split_heads
+from regard.layers.tap import positions_off
 
 __all__ = ["BucketedPositionBias", "ContinuousPositionBias", "DecomposedPositionBias", "GeometricPrior",
            "RelativePositionBias", "SinusoidalPositionBias", "bucket", "relative_position_index"]  # fmt: skip
@@ -39,6 +41,8 @@ def bucket(distance: Tensor, buckets: int, max_distance: int, bidirectional: boo
 class BucketedPositionBias(nn.Module):
     """T5's bias: one learned scalar per bucket and head; all layers of a stack share the table."""
 
+    positional: ClassVar[bool] = True  # see `without_positions`
+
     def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, *, bidirectional: bool):
         super().__init__()
         self.table = nn.Embedding(buckets, heads)
@@ -46,6 +50,8 @@ class BucketedPositionBias(nn.Module):
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Bias between positions of queries (Q,) and of keys (K,): (1, H, Q, K)."""
+        if positions_off(self):
+            return self.table.weight.new_zeros(1, self.table.embedding_dim, len(queries), len(keys))
         distance = keys - queries[:, None]  # (Q, K)
         buckets = bucket(distance, self.table.num_embeddings, self.max_distance, self.bidirectional)
         return self.table(buckets).permute(2, 0, 1)[None]  # (1, H, Q, K)
@@ -57,6 +63,8 @@ class SinusoidalPositionBias(nn.Module):
     (q + u) · k + (q + v) · W r, section 3.3 of https://arxiv.org/abs/1901.02860; u and v are learned, one vector for each head.
     """
 
+    positional: ClassVar[bool] = True  # see `without_positions`
+
     def __init__(self, dim: int, heads: int):
         super().__init__()
         self.distances = Linear(dim, dim, bias=False)
@@ -66,6 +74,8 @@ class SinusoidalPositionBias(nn.Module):
 
     def forward(self, q: Tensor, distances: Tensor) -> tuple[Tensor, Tensor]:
         """Queries (B, H, Q, E) and sinusoids (2Q - 1, D) → q + u, and the bias of the second term (B, H, Q, Q)."""
+        if positions_off(self):
+            return q + self.content, q.new_zeros(*q.shape[:3], q.shape[2])
         heads, batch, scale = len(self.content), len(q), q.shape[-1] ** -0.5
         [r] = split_heads(scale * self.distances(distances)[None], heads)  # (1, H, 2Q - 1, E)
         # One product for each head, not for each head of each example: the distances are the same.
@@ -81,6 +91,8 @@ class DecomposedPositionBias(nn.Module):
     another size.  The `before` tokens before the grid, such as a class token, get 0.
     """
 
+    positional: ClassVar[bool] = True  # see `without_positions`
+
     def __init__(self, width: int, side: int, before: int = 0):
         """`width` of one head, `side` of the finer of the two grids."""
         super().__init__()
@@ -92,6 +104,8 @@ class DecomposedPositionBias(nn.Module):
 
     def forward(self, q: Tensor, queries: tuple[int, int], keys: tuple[int, int]) -> Tensor:
         """For q (B, H, Q, E) on a `queries` grid of (rows, columns) and keys on a `keys` grid: (B, H, Q, K)."""
+        if positions_off(self):
+            return q.new_zeros(*q.shape[:3], self.before + keys[0] * keys[1])
         rows = _distance_vectors(self.rows, queries[0], keys[0])
         columns = _distance_vectors(self.columns, queries[1], keys[1])
         q = q[:, :, self.before :].unflatten(2, queries)  # (B, H, Y, X, E)
@@ -127,6 +141,8 @@ def relative_position_index(window: int, largest: int, device: torch.device) -> 
 class RelativePositionBias(nn.Module):
     """Swin's bias: a learned scalar per head and offset in a window, B of equation 4 of https://arxiv.org/abs/2103.14030."""
 
+    positional: ClassVar[bool] = True  # see `without_positions`
+
     def __init__(self, heads: int, window: int):
         super().__init__()
         self.window = window
@@ -135,6 +151,8 @@ class RelativePositionBias(nn.Module):
 
     def forward(self, window: int) -> Tensor:
         """Bias between all pairs of a window that is no larger than the table's: (1, H, M · M, M · M)."""
+        if positions_off(self):
+            return self.table.new_zeros(1, self.table.shape[1], window**2, window**2)
         index = relative_position_index(window, self.window, self.table.device)
         return self.table.T.index_select(1, index).view(1, -1, window**2, window**2)
 
@@ -146,6 +164,8 @@ class ContinuousPositionBias(nn.Module):
     the logarithm; the output is between 0 and 16, as in the released code.
     """
 
+    positional: ClassVar[bool] = True  # see `without_positions`
+
     def __init__(self, heads: int, window: int, hidden: int = 512):
         super().__init__()
         self.max_distance = max(1, window - 1)
@@ -154,6 +174,8 @@ class ContinuousPositionBias(nn.Module):
     def forward(self, window: int) -> Tensor:
         """Bias between all pairs of a window of any size: (1, H, M · M, M · M)."""
         like = self.up.weight
+        if positions_off(self):
+            return like.new_zeros(1, self.down.out_features, window**2, window**2)
         line = 8 / self.max_distance * torch.arange(1 - window, window, dtype=like.dtype, device=like.device)
         line = line.sign() * (line.abs() + 1).log2() / 3  # log₂ 8 = 3: about 1 at the edge of the training window
         offsets = torch.cartesian_prod(line, line)  # ((2 M - 1)², 2)
@@ -165,6 +187,8 @@ class ContinuousPositionBias(nn.Module):
 class GeometricPrior(nn.Module):
     """LR-Net's bias: a small MLP of a neighbour's offset, from -1 to 1; section 3.2 of https://arxiv.org/abs/1904.11491."""
 
+    positional: ClassVar[bool] = True  # see `without_positions`
+
     def __init__(self, heads: int, kernel: int, hidden: int = 32):
         super().__init__()
         self.kernel = kernel
@@ -172,6 +196,8 @@ class GeometricPrior(nn.Module):
 
     def forward(self) -> Tensor:
         """Bias of each neighbour, row by row: (H, R · R)."""
+        if positions_off(self):
+            return self.up.weight.new_zeros(self.down.out_features, self.kernel**2)
         line = torch.linspace(-1, 1, self.kernel).to(self.up.weight) if self.kernel > 1 else self.up.weight.new_zeros(1)
         offsets = torch.cartesian_prod(line, line)  # (R · R, 2)
         return self.down(torch.relu(self.up(offsets))).T

@@ -3,12 +3,13 @@
 Shapes: B batch or sentences, W beams, R = B · W rows, H heads, K keys, E width of one head.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["BeamCache", "Cache", "KeysValues"]
+__all__ = ["BeamCache", "Cache", "KeysValues", "pad_caches"]
 
 CAPACITY = 16  # capacity of a new cache, in tokens
 
@@ -79,6 +80,12 @@ class BeamCache(NamedTuple):
     mask: Tensor | None = None  # (B, 1, W, K): the keys of each beam; None = all
     beams: int = 1
     position: int = 0  # of the next token
+    padding: Tensor | None = None  # (B,): keys before the first token of each sentence, which the mask hides; None = 0
+
+    @property
+    def next_positions(self) -> int | Tensor:
+        """The position of the next token: one for all rows, or of each (R,)."""
+        return self.position if self.padding is None else (self.position - self.padding).repeat_interleave(self.beams)
 
     @property
     def next_mask(self) -> Tensor | None:
@@ -95,13 +102,27 @@ class BeamCache(NamedTuple):
         """
         rows = rows if rows.ndim == 2 else rows[:, None]
         sentence, parent = rows[:, 0] // self.beams, rows % self.beams
-        blocks, mask = self.blocks, self.mask
+        blocks, mask, padding = self.blocks, self.mask, self.padding
         same = torch.equal(sentence, torch.arange(self.sentences, device=rows.device))
         if not same:  # else nothing is copied
             blocks = tuple(block.reorder(sentence) for block in blocks)
             mask = None if mask is None else mask.index_select(0, sentence)
+            padding = None if padding is None else padding.index_select(0, sentence)
         if mask is None and rows.shape[1] > 1:
             mask = torch.ones(len(rows), 1, 1, blocks[0].used, dtype=torch.bool, device=rows.device)
         if mask is not None:
             mask = mask.gather(2, parent[:, None, :, None].expand(-1, -1, -1, mask.shape[-1]))
-        return BeamCache(blocks, len(rows), mask, rows.shape[1], self.position), None if same else sentence
+        return BeamCache(blocks, len(rows), mask, rows.shape[1], self.position, padding), None if same else sentence
+
+
+def pad_caches(caches: Sequence[Cache]) -> Cache:
+    """One cache of several sentences of different lengths, each a batch of 1; zeros come first, so that all end together."""
+    longest = max(caches, key=lambda cache: cache.used)
+    if longest.buffer is None:
+        return longest
+    _, _, heads, _, width = longest.buffer.both.shape
+    both = longest.buffer.both.new_zeros(2, len(caches), heads, longest.used, width)
+    for row, cache in enumerate(caches):
+        if cache.buffer is not None:
+            both[:, row, :, longest.used - cache.used :] = cache.buffer.both[:, 0, :, : cache.used]
+    return Cache().add(both)

@@ -4,10 +4,13 @@ Shapes: T tokens, D width.
 """
 
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from regard.layers.tap import positions_off
 
 __all__ = ["LearnedGridPositions", "LearnedPositions", "SinusoidalDistances", "SinusoidalPositions", "shapes_only",
            "sinusoid", "waves"]  # fmt: skip
@@ -34,6 +37,8 @@ def sinusoid(length: int, dim: int) -> Tensor:
 class SinusoidalPositions(nn.Module):
     """The fixed sinusoids; the table grows on demand, so length is unlimited."""
 
+    positional: ClassVar[bool] = True  # see `without_positions`
+
     def __init__(self, dim: int, max_len: int = 256):
         super().__init__()
         self.dim = dim
@@ -46,7 +51,8 @@ class SinusoidalPositions(nn.Module):
         if stop > len(table):
             with torch.inference_mode(False):  # grown in an evaluation, it must serve training too
                 table = self.table = sinusoid(2 * stop, self.dim).to(table.device, table.dtype)
-        return table[start:stop]
+        rows = table[start:stop]
+        return torch.zeros_like(rows) if positions_off(self) else rows
 
 
 class SinusoidalDistances(nn.Module):
@@ -82,6 +88,8 @@ class SinusoidalDistances(nn.Module):
 class LearnedPositions(nn.Module):
     """One trained vector for each position, which limits the context length."""
 
+    positional: ClassVar[bool] = True  # see `without_positions`
+
     def __init__(self, dim: int, max_len: int):
         super().__init__()
         self.table = nn.Parameter(torch.randn(max_len, dim) * 0.02)
@@ -91,7 +99,8 @@ class LearnedPositions(nn.Module):
         if stop > len(self.table):
             raise ValueError(f"{stop} tokens are more than the {len(self.table)} learned positions; "
                              f"split the text, or train with model.max_len={stop}")  # fmt: skip
-        return self.table[start:stop]
+        rows = self.table[start:stop]
+        return torch.zeros_like(rows) if positions_off(self) else rows
 
 
 def waves(side: int, dim: int) -> Tensor:
@@ -115,6 +124,8 @@ class LearnedGridPositions(nn.Module):
     For a grid of another size the trained one is interpolated, as in section 3.2 of https://arxiv.org/abs/2010.11929.
     """
 
+    positional: ClassVar[bool] = True  # see `without_positions`
+
     def __init__(self, dim: int, side: int, before: int = 0):
         super().__init__()
         self.side, self.before = side, before
@@ -122,6 +133,8 @@ class LearnedGridPositions(nn.Module):
 
     def forward(self, rows: int, columns: int) -> Tensor:
         """A row for each token, tokens before the grid first: (before + rows · columns, D)."""
+        if positions_off(self):
+            return self.table.new_zeros(self.before + rows * columns, self.table.shape[1])
         if (rows, columns) == (self.side, self.side):
             return self.table
         first, grid = self.table.split((self.before, self.side**2))

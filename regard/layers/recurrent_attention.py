@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.layers.attention import attend
 from regard.layers.cache import KeysValues
 from regard.layers.scores import RecurrentScore
-from regard.layers.tap import tap_of
+from regard.layers.tap import AttentionCall, note_memory, tap_of
 
 __all__ = ["CrossAttention", "source_of_rows"]
 
@@ -27,15 +27,17 @@ class CrossAttention(nn.Module):
 
     def keys_values(self, memory: Tensor) -> KeysValues:
         """Project the source (B, S, D) once: keys (B, 1, S, ·) and values (B, 1, S, D)."""
+        note_memory(self, memory)
         memory = memory[:, None]  # (B, 1, S, D)
         return KeysValues(self.score.keys(memory), memory)
 
     def forward(self, hidden: Tensor, memory: KeysValues, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """States (B, W, H) → contexts (B, W, D) and attention weights (B, W, S)."""
-        mixed, weights = attend(hidden[:, None], *memory, score=self.score, mask=mask, need_weights=True)
+        q = hidden[:, None]  # (B, 1, W, H)
+        mixed, weights = attend(q, *memory, score=self.score, mask=mask, need_weights=True)
         assert weights is not None
         if (tap := tap_of(self)) is not None:
-            tap(weights)
+            mixed = tap(AttentionCall(q, *memory, weights, mixed, score=self.score, mask=mask, x=hidden))
         return mixed[:, 0], weights[:, 0]
 
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -32,8 +33,8 @@ from regard.models import (
 from regard.models.fitting import build_without_memory, require_fitting
 from regard.run_folder import RunFolder
 
-__all__ = ["FAMILIES", "build_without_memory", "load_model", "load_weights", "preset", "read_config", "require_fitting",
-           "saved_tensors", "state_tensors"]  # fmt: skip
+__all__ = ["FAMILIES", "build_without_memory", "load_model", "load_weights", "new_model", "preset", "read_config",
+           "require_fitting", "saved_tensors", "state_tensors"]  # fmt: skip
 
 FAMILIES: dict[str, Family] = {
     "word2vec": Family(word2vec.Word2VecConfig, word2vec.SIZES, word2vec.Word2Vec, "word-vectors"),
@@ -90,9 +91,16 @@ def read_config(folder: Path) -> tuple[str, Any]:
     return family, build(run.config.name, FAMILIES[family].config, values)
 
 
-def load_model(folder: Path) -> nn.Module:
-    """Build the model of a run folder and load its weights, or say which file is wrong and how."""
-    (family, config), file = read_config(folder), RunFolder(folder).weights
+def new_model(family: str, config: Any, seed: int) -> nn.Module:
+    """An untrained model; its weights are a function of the seed."""
+    torch.manual_seed(seed)
+    model: nn.Module = FAMILIES[family].build(config)
+    return model
+
+
+def load_model(folder: Path, weights: Path | None = None) -> nn.Module:
+    """Build the model of a run folder and load its weights, or those of a checkpoint; or say which file is wrong and how."""
+    (family, config), file = read_config(folder), weights or RunFolder(folder).weights
     shapes = _read_shapes(file)
     require_fitting(config, list(shapes.values()), str(RunFolder(folder).config))
     _require_shapes(build_without_memory(lambda: FAMILIES[family].build(config)), shapes, file)

@@ -207,11 +207,12 @@ class ConformerBlock(nn.Module):
     def attend(self, x: Tensor, distances: Tensor, mask: Tensor | None) -> Tensor:
         """Self-attention with relative positions, section 2.1: (B, S, D) → (B, S, D)."""
         attn, dropout = self.attn, self.attn.dropout if self.training else 0.0
+        tap = tap_of(attn)
         q, k, v = attn.project(x)  # (B, H, S, E)
         q, bias = self.position_bias(q, distances)
-        if mask is not None and not torch.is_grad_enabled():  # `attend` would copy the bias, which no one else reads
+        if mask is not None and tap is None and not torch.is_grad_enabled():  # `attend` would copy the bias, read only here
             bias, mask = bias.masked_fill_(~mask, -math.inf), None
-        return attn.merge(attend_tapped(tap_of(attn), q, k, v, bias=bias, mask=mask, dropout=dropout))
+        return attn.merge(attend_tapped(tap, q, k, v, bias=bias, mask=mask, dropout=dropout, x=x))
 
 
 class Conformer(nn.Module):

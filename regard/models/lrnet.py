@@ -22,7 +22,7 @@ queries.
 """
 
 import math
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -41,7 +41,7 @@ from regard.layers.local_attention import LocalAttention, ShiftedLayout
 from regard.layers.masks import neighborhood_mask
 from regard.layers.scores import ScalarScore, absolute_distance, product, squared_distance, summed
 from regard.layers.shapes import check_channels, from_neighborhoods, to_neighborhoods
-from regard.layers.tap import tap_of
+from regard.layers.tap import Tap, tap_of
 
 __all__ = ["SIZES", "LRNet", "LRNetConfig", "LocalRelation"]
 
@@ -111,9 +111,10 @@ class LocalRelation(nn.Module):
         q = q[:, :, :: self.stride, :: self.stride]  # (B, H, Y, X)
         rows, columns = x.shape[2:]
         mask = neighborhood_mask(rows, columns, self.kernel, self.stride, x.device)  # (Y · X, R · R)
-        attend_locally = self.shift if tap_of(self) is None else self.gather
         padded = F.pad(v, (0, 0, 0, 0, 0, self.padding)) if self.padding else v  # (B, H · E, Y · S, X · S)
-        return attend_locally(q, k, padded, mask)[:, : v.shape[1]]
+        tap = tap_of(self)
+        mixed = self.shift(q, k, padded, mask) if tap is None else self.gather(q, k, padded, mask, tap, x)
+        return mixed[:, : v.shape[1]]
 
     def shift(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """Attention by shifting, without gathering: (B, H · E, Y, X)."""
@@ -122,15 +123,15 @@ class LocalRelation(nn.Module):
         bias, v = self.prior().T[..., None], v.unflatten(1, (self.heads, -1))  # (R · R, H, 1), (B, H, E, ...)
         return LocalAttention.apply(q[:, :, None], k[:, :, None], v, bias, outside, layout, self.score).flatten(1, 2)
 
-    def gather(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def gather(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, tap: Tap, x: Tensor) -> Tensor:
         """The same through `attend`, one query to a neighbourhood of keys."""
         rows = q.shape[2]
         q = q.flatten(2)[..., None, None]  # (B, H, Y · X, 1, 1)
         k = to_neighborhoods(k, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, 1)
         v = to_neighborhoods(v, self.heads, self.kernel, self.stride)  # (B, H, Y · X, R · R, E)
-        tap = tap_of(self)
-        mixed = attend_tapped(tap and (lambda weights: tap(weights.squeeze(3))), q, k, v, score=summed(self.score),
-                              bias=self.prior()[:, None, None], mask=mask[:, None])  # (B, H, Y · X, 1, E)  # fmt: skip
+        bias, mask = self.prior()[:, None, None], mask[:, None]  # (H, 1, 1, R · R), (Y · X, 1, R · R)
+        mixed = attend_tapped(lambda call: tap(replace(call, weights=call.weights.squeeze(3))), q, k, v,
+                              score=summed(self.score), bias=bias, mask=mask, x=x)  # (B, H, Y · X, 1, E)  # fmt: skip
         return from_neighborhoods(mixed, rows)
 
 

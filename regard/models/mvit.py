@@ -187,7 +187,7 @@ class PoolingAttention(nn.Module):
         q, k, v = split_heads(self.qkv(x), self.heads, 3)  # (B, H, T, E)
         q, k, v = self.pool_q(q, grid), self.pool_k(k, grid), self.pool_v(v, grid)  # (B, H, Q, E), (B, H, K, E) twice
         bias = None if self.bias is None else self.bias(q, *self.pooled_grids(grid))  # (B, H, Q, K)
-        mixed = attend_tapped(tap_of(self), q, k, v, bias=bias)  # (B, H, Q, E)
+        mixed = attend_tapped(tap_of(self), q, k, v, bias=bias, x=x)  # (B, H, Q, E)
         return self.out(join_heads(mixed + q if self.residual else mixed))  # (B, Q, inner)
 
 

@@ -31,7 +31,7 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.decode import search
 from regard.decode.fast import decoder
 from regard.decode.logits_processors import logits_processor
-from regard.decode.search import Hypothesis
+from regard.decode.search import Hypothesis, Observers
 from regard.models.image_encoder import CaptionFeatures
 from regard.tasks.answer_html import answer_repr, n_best_html
 from regard.tasks.loss import linear_cross_entropy
@@ -106,17 +106,22 @@ class ImageCaptioner:
             progress(len(captions))
         return captions
 
-    def search(self, x: Tensor, beam: int, penalty: float) -> list[list[Hypothesis]]:
-        """Model input (B, C, Y, X) → the captions of each image as token ids, best first."""
+    def search(self, x: Tensor, beam: int, penalty: float, observers: Observers | None = None) -> list[list[Hypothesis]]:
+        """Model input (B, C, Y, X) → the captions of each image as token ids, best first; `observers` follow those of each."""
         special, steps, decode = self.tokenizer.special, decoder(self.model), self.run.decode
-        longest = int(min(decode.max_length or self.run.data.max_len + 1, self.model.max_len))  # type: ignore[type-var,arg-type]
-        limits = torch.full((len(x),), longest, device=x.device)
+        limits = torch.full((len(x),), self.max_answer, device=x.device)
         processor = logits_processor(decode, special.eos)
         if beam == 1:
             found = search.greedy(steps, x, limits, bos=special.bos, eos=special.eos, penalty=penalty, scored=True,
-                                  processor=processor)  # fmt: skip
+                                  processor=processor, observers=observers)  # fmt: skip
             return [[hypothesis] for hypothesis in found]
-        return search.beam(steps, x, limits, width=beam, bos=special.bos, eos=special.eos, penalty=penalty, processor=processor)
+        return search.beam(steps, x, limits, width=beam, bos=special.bos, eos=special.eos, penalty=penalty, processor=processor,
+                           observers=observers)  # fmt: skip
+
+    @property
+    def max_answer(self) -> int:
+        """The most tokens of a caption, its end included."""
+        return int(min(self.run.decode.max_length or self.run.data.max_len + 1, self.model.max_len))  # type: ignore[type-var,arg-type]
 
     def _caption(self, hypotheses: list[Hypothesis]) -> Caption:
         decode, pieces = self.tokenizer.decode, self.tokenizer.ids_to_tokens

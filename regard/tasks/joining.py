@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from regard.data.text.sentences import is_cjk
+from regard.decode.search import Observers
 from regard.tasks.answer_html import answer_repr, n_best_html
 
-__all__ = ["MARKS", "SentenceTranslator", "Translation", "join_translations"]
+__all__ = ["MARKS", "SentenceTranslator", "Translation", "join_texts", "join_translations"]
 
 MARKS = ".!?…。！？।؟"  # end sentences
 
@@ -43,13 +44,13 @@ class Translation:
 
 
 class SentenceTranslator(NamedTuple):
-    """How sentences are translated: their token ids, the phrases each answer must contain → answers."""
+    """How sentences are translated: their token ids, the phrases each answer must contain, who follows it → answers."""
 
     encode: Callable[[Sequence[str]], list[list[int]]]  # sources → token ids
     encode_answers: Callable[[Sequence[str]], list[list[int]]]  # answers, or parts of them → token ids
     decode: Callable[[list[int]], str]
     spell: Callable[[list[int]], list[str]]  # token ids → tokens
-    translate: Callable[[list[list[int]], list[list[list[int]]] | None], list[Translation]]
+    translate: Callable[[list[list[int]], list[list[list[int]]] | None, Observers | None], list[Translation]]
     offsets: Callable[[Sequence[str]], list[list[tuple[int, int]]]]  # where the tokens of `encode` are in a text
     attend: Callable[[list[list[int]], list[list[int]]], list[list[list[float]] | None]]  # sources, targets → weights (T, S)
     max_len: int
@@ -57,19 +58,24 @@ class SentenceTranslator(NamedTuple):
     penalty: float
 
 
-def join_translations(translator: SentenceTranslator, parts: Sequence[str], answers: Sequence[Translation]) -> Translation:
+def join_texts(parts: Sequence[str], answers: Sequence[str]) -> str:
     """Put answers between the texts around them: `parts` are the texts at even places, `answers` belong to those at odd ones.
 
     After a Chinese or Japanese full stop there is no space; a language that needs one gets it.
     """
-    text, tokens, probabilities, ids = [parts[0]], list[str](), list[float](), list[int]()
+    text = parts[0]
+    for number, (written, after) in enumerate(zip(answers, parts[2::2], strict=True)):
+        apart = number and not parts[2 * number] and written and text and text[-1] in MARKS
+        between = " " if apart and not is_cjk(text[-1]) and not is_cjk(written[0]) else ""
+        text += between + written + after
+    return text
+
+
+def join_translations(translator: SentenceTranslator, parts: Sequence[str], answers: Sequence[Translation]) -> Translation:
+    """Put answers between the texts around them, as `join_texts` does."""
+    tokens, probabilities, ids = list[str](), list[float](), list[int]()
     _add_copy(translator, parts[0], tokens, ids, probabilities)
-    for number, (answer, after) in enumerate(zip(answers, parts[2::2], strict=True)):
-        written = answer.text
-        apart = number and not parts[2 * number] and written and text[-1] and text[-1][-1] in MARKS
-        if apart and not is_cjk(text[-1][-1]) and not is_cjk(written[0]):
-            written = " " + written
-        text += [written, after] if after else [written]
+    for answer, after in zip(answers, parts[2::2], strict=True):
         tokens += answer.tokens
         ids += answer.ids
         probabilities += answer.probabilities
@@ -77,7 +83,7 @@ def join_translations(translator: SentenceTranslator, parts: Sequence[str], answ
     covered = [(answer.coverage, answer.source_tokens) for answer in answers if answer.coverage is not None]
     weight = sum(count for _, count in covered)
     joined = Translation(
-        "".join(text), tokens, ids, _joint_score(answers, translator.penalty),
+        join_texts(parts, [answer.text for answer in answers]), tokens, ids, _joint_score(answers, translator.penalty),
         probabilities=probabilities if any(answer.probabilities for answer in answers) else [],
         coverage=sum(value * count for value, count in covered) / weight if weight else None,
         source_tokens=sum(answer.source_tokens for answer in answers), unknown=sum(answer.unknown for answer in answers),

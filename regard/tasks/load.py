@@ -1,15 +1,17 @@
 """Open a run folder and get its predictor."""
 
 import dataclasses
+import threading
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from regard.config import Run
 from regard.data.text.tokenizer import Tokenizer
 from regard.decode.precision import PrecisionProbe
 from regard.layers.conv import fold_batch_norms
-from regard.models import load_model
+from regard.models import load_model, new_model, read_config
 from regard.run_folder import RunFolder
 from regard.tasks import read_run, task_of
 from regard.tasks.bidirectional_lm import BidirectionalLM
@@ -25,7 +27,9 @@ from regard.tasks.text_embedding import TextEmbedder
 from regard.tasks.translation import Translator
 from regard.tasks.word_vectors import WordVectors
 
-__all__ = ["Predictor", "TextPredictor", "load", "pick_device"]
+__all__ = ["Predictor", "TextPredictor", "load", "pick_device", "steps_of"]
+
+_SEEDING = threading.Lock()
 
 TextPredictor = Translator | TextGenerator | MaskedLM | TextClassifier | TextEmbedder
 Predictor = TextPredictor | WordVectors | BidirectionalLM | ImageClassifier | ImageGenerator | ImageCaptioner | Transcriber
@@ -45,11 +49,12 @@ def pick_device(wanted: str) -> torch.device:
     return torch.device(wanted)
 
 
-def load(folder: str | Path, device: str = "auto", precision: str = "float32") -> Predictor:
+def load(folder: str | Path, device: str = "auto", precision: str = "float32", step: int | None = None) -> Predictor:
     """Open a run folder: `regard.load("runs/multi30k").translate(["…"], beam=5)`.
 
     The predictor is for inference, not for training.  With `precision="int8"` weights are rounded to 8 bits: faster on a CPU and
-    about as good; activations are quantized by batch, so an answer may differ with the batch it is in.
+    about as good; activations are quantized by batch, so an answer may differ with the batch it is in.  `step` asks for the
+    weights that training had after that many steps, if there is a checkpoint of it; 0 is before training.
     """
     if not isinstance(folder, str | Path):
         raise ValueError(f"a run folder of type {type(folder).__name__}; give its path, such as runs/multi30k")
@@ -58,7 +63,7 @@ def load(folder: str | Path, device: str = "auto", precision: str = "float32") -
     if precision == "int8" and where.type != "cpu":
         raise ValueError(f"precision int8 on {where}; it is for the cpu")
     with PrecisionProbe(precision) as probe:
-        model = load_model(files.path)
+        model = load_model(files.path) if step is None else _model_at(files, step)
         run = dataclasses.replace(read_run(files.run), model=model.config)
         tokenizer = _tokenizer(files, run) if hasattr(run.model, "vocab") else None
         labels = files.read_labels()
@@ -77,6 +82,35 @@ def load(folder: str | Path, device: str = "auto", precision: str = "float32") -
             predictor = dataclasses.replace(predictor, target_tokenizer=target)
         remember_folder(predictor.model, files.path, parameters)
         return predictor
+
+
+def steps_of(folder: Path, run: Run) -> list[int]:
+    """The training steps that `load` can go back to, ascending; 0, before training, if the run began with random weights."""
+    saved = [saved.step for saved in RunFolder(folder, run.train.checkpoints).saved() if saved.weights.is_file()]
+    return saved if _not_from_random(run) else [0, *saved]
+
+
+def _not_from_random(run: Run) -> str:
+    """Why the weights before training cannot be made again; empty if they can."""
+    if run.init or run.init_encoder:
+        return f"it started from the weights of {run.init or run.init_encoder}"
+    return "" if run.data.source or run.data.train else "it was imported"
+
+
+def _model_at(files: RunFolder, step: int) -> nn.Module:
+    """The model of a run after a step of its training; 0: before it."""
+    family, config = read_config(files.path)  # refuses what is no run folder
+    run = read_run(files.run)
+    if step == 0:
+        if why := _not_from_random(run):
+            raise ValueError(f"step 0 of {files.path} cannot be made again: {why}; choose a later step")
+        gpus = range(torch.cuda.device_count())
+        with _SEEDING, torch.random.fork_rng(gpus):  # the seed is global
+            return new_model(family, config, run.train.seed).eval()
+    if step not in (steps := steps_of(files.path, run)):
+        have = f"steps {', '.join(f'{n:,}' for n in steps)}" if steps else "no checkpoints"
+        raise ValueError(f"{files.path} has no checkpoint of step {step:,}; it has {have}")
+    return load_model(files.path, RunFolder(files.path, run.train.checkpoints).checkpoint(step).weights)
 
 
 def _tokenizer(files: RunFolder, run: Run) -> Tokenizer:

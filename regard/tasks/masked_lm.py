@@ -77,6 +77,40 @@ class MaskedLM:
     max_len, encode, embed = TextEmbedder.max_len, TextEmbedder.encode, TextEmbedder.embed
     embed_word, embed_spans = TextEmbedder.embed_word, TextEmbedder.embed_spans
 
+    def encode_masked(self, text: str) -> list[int]:
+        """Token ids of a text, in which [MASK] is the mask token; refuses one that is too long."""
+        if self.tokenizer.special.mask is None and MASK in text:
+            raise ValueError("this model's tokenizer has no mask token; it was not trained to predict masked words")
+        [ids] = self.tokenizer.encode([self.spell_mask(text)], parse_special=True)
+        if len(ids) > self.max_len:
+            raise ValueError(f"the text has {len(ids):,} tokens; this model takes at most {self.max_len:,}: shorten it")
+        if MASK in text and self.tokenizer.special.mask not in ids:
+            [name] = self.tokenizer.ids_to_tokens([self.tokenizer.special.mask or 0])
+            raise ValueError(f"this model's tokenizer has {name} among its words, not as a special token; flag it as special in "
+                             f"tokenizer.json")  # fmt: skip
+        return ids
+
+    def spell_mask(self, text: str) -> str:
+        """A text with the tokenizer's own name for [MASK]."""
+        mask = self.tokenizer.special.mask
+        return text if mask is None else text.replace(MASK, self.tokenizer.ids_to_tokens([mask])[0])
+
+    @torch.inference_mode()
+    def predict_masked(self, tokens: list[int]) -> tuple[list[int], Tensor]:
+        """Where the masked tokens of a text (T,), its start and end included, are, and the log-probabilities of each (N, V)."""
+        ids = torch.tensor([tokens], device=next(self.model.parameters()).device)
+        masked = [n for n, token in enumerate(tokens) if token == self.tokenizer.special.mask]
+        logits = self.model.lm_head(self.model.encode(ids)[0, masked])  # type: ignore[operator]  # (N, V)
+        return masked, logits.log_softmax(-1)
+
+    def best_words(self, log_probs: Tensor, top: int) -> tuple[Tensor, Tensor]:
+        """The probabilities and ids of the most likely tokens that are not special: (N, V) → (N, top) each."""
+        # probabilities are of the whole vocabulary; special tokens are left out of the list
+        special = torch.tensor(self.tokenizer.special_ids, device=log_probs.device)
+        listed = log_probs.exp().index_fill(-1, special, -1.0)
+        values, ids = listed.topk(min(top, log_probs.shape[-1] - len(special)))
+        return values, ids
+
     @torch.inference_mode()
     def fill(self, text: str, top: int = 5) -> FilledText:
         """Predict each word masked by [MASK] from all the others; a probability is that among all tokens, special ones too."""
@@ -87,21 +121,10 @@ class MaskedLM:
             raise ValueError("this model's tokenizer has no mask token; it was not trained to predict masked words")
         if MASK not in text:
             raise ValueError(f"no {MASK} in {text[:60]!r}; write {MASK} where a word is to be predicted")
-        [name] = self.tokenizer.ids_to_tokens([special.mask])
-        [ids] = self.tokenizer.encode([text.replace(MASK, name)], parse_special=True)
-        if len(ids) > self.max_len:
-            raise ValueError(f"the text has {len(ids):,} tokens; this model takes at most {self.max_len:,}: shorten it")
-        tokens = torch.tensor([[special.bos, *ids, special.eos]], device=next(self.model.parameters()).device)
-        [masked] = (tokens == special.mask).nonzero()[:, 1:].unbind(1)
-        if not len(masked):
-            raise ValueError(f"this model's tokenizer has {name} among its words, not as a special token; flag it as special in "
-                             f"tokenizer.json")  # fmt: skip
-        logits = self.model.lm_head(self.model.encode(tokens)[0, masked])  # type: ignore[operator]  # (N, V)
-        probabilities = logits.softmax(-1)  # of the whole vocabulary; special tokens are left out of the list
-        listed = probabilities.index_fill(-1, torch.tensor(self.tokenizer.special_ids, device=logits.device), -1.0)
-        most = logits.shape[-1] - len(self.tokenizer.special_ids)
-        best_probabilities, best = listed.topk(min(top, most))
-        for position, word in zip(masked.tolist(), best[:, 0].tolist(), strict=True):
+        ids = self.encode_masked(text)
+        masked, log_probs = self.predict_masked([special.bos, *ids, special.eos])
+        best_probabilities, best = self.best_words(log_probs, top)
+        for position, word in zip(masked, best[:, 0].tolist(), strict=True):
             ids[position - 1] = word
         predictions = [
             [Prediction(self.tokenizer.decode([word]).strip(), p) for word, p in zip(words, ps, strict=True)]

@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 from regard.data.text.sentences import cut_text, split_sentences
 from regard.tasks.joining import SentenceTranslator, Translation, join_translations
+from regard.tasks.observer import TextObserver, observe_sentences
 from regard.tasks.protection import translate_protected
 
 __all__ = ["translate_texts"]
 
 
 def translate_texts(translator: SentenceTranslator, texts: Sequence[str], encoded: Sequence[list[int]], split: bool,
-                    protect: bool) -> list[Translation]:  # fmt: skip
+                    protect: bool, observers: Sequence[TextObserver | None] | None = None) -> list[Translation]:  # fmt: skip
     """Translate texts of any number of sentences; all sentences of all texts are in the same batches."""
     pieces = [_pieces(translator, text, ids) if split else _whole(text) for text, ids in zip(texts, encoded, strict=True)]
     whole = dict(zip(texts, encoded, strict=True))
@@ -20,7 +21,8 @@ def translate_texts(translator: SentenceTranslator, texts: Sequence[str], encode
     others = [sentence for sentence in sentences if sentence not in whole]
     whole.update(zip(others, translator.encode(others), strict=True) if others else ())
     ids = [whole[sentence] for sentence in sentences]
-    answers = iter(translate_protected(translator, sentences, ids) if protect else translator.translate(ids, None))
+    of = None if observers is None else observe_sentences(observers, [parts for _, parts in pieces], translator.decode)
+    answers = iter(translate_protected(translator, sentences, ids, of) if protect else translator.translate(ids, None, of))
     results = []
     for cut, parts in pieces:
         found = [next(answers) for _ in parts[1::2]]

@@ -11,18 +11,22 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from regard.data.text.placeholders import Protected, drop_surplus, find_lacking, find_protected, is_kept
+from regard.decode.search import Observers
 from regard.tasks.joining import MARKS, SentenceTranslator, Translation, join_translations
 from regard.tasks.markup import align_words, insert_marks, take_marks
+from regard.tasks.observer import quiet
 
 __all__ = ["translate_protected"]
 
 
-def translate_protected(translator: SentenceTranslator, sentences: list[str], ids: list[list[int]]) -> list[Translation]:
-    """Translate sentences such that their protected spans are in the answers."""
+def translate_protected(translator: SentenceTranslator, sentences: list[str], ids: list[list[int]],
+                        observers: Observers | None = None) -> list[Translation]:  # fmt: skip
+    """Translate sentences such that their protected spans are in the answers; those that nobody wants any more may lack some."""
     # First as they are: usual sentences need no more.
-    answers = translator.translate(ids, None)
+    answers = translator.translate(ids, None, observers)
     spans = [find_protected(sentence) for sentence in sentences]
-    bad = [n for n, found in enumerate(spans) if found and not is_kept(found, answers[n].text)]
+    unwanted = {n for n, of in enumerate(observers or ()) if of is not None and not of.wanted}
+    bad = [n for n, found in enumerate(spans) if found and n not in unwanted and not is_kept(found, answers[n].text)]
     answers = [_keep(found, answer) if found and n not in bad else answer
                for n, (found, answer) in enumerate(zip(spans, answers, strict=True))]  # fmt: skip
     if not bad:
@@ -30,7 +34,7 @@ def translate_protected(translator: SentenceTranslator, sentences: list[str], id
 
     # Then without tags and emoji, and with the other spans as phrases that must be written.
     restored = {n: len(find_lacking(spans[n], answers[n].text)) for n in bad}
-    bad = _translate_unmarked(translator, sentences, spans, bad, answers, restored)
+    bad = _translate_unmarked(translator, sentences, spans, bad, answers, restored, observers)
     if not bad:
         return answers
 
@@ -38,7 +42,7 @@ def translate_protected(translator: SentenceTranslator, sentences: list[str], id
     inner = [_strip(sentences[n], spans[n]) for n in bad]
     bare = translator.encode([strip.text for strip in inner])
     phrases = [_phrases(translator, strip.text, answers[n].text) for n, strip in zip(bad, inner, strict=True)]
-    again = translator.translate(bare, phrases if any(phrases) else None)
+    again = translator.translate(bare, phrases if any(phrases) else None, quiet(observers, bad))
     lost = []
     for n, strip, answer in zip(bad, inner, again, strict=True):
         whole = join_translations(translator, [strip.before, "", strip.after], [answer]) if strip.changed else answer
@@ -52,7 +56,9 @@ def translate_protected(translator: SentenceTranslator, sentences: list[str], id
     # Last in pieces, with the spans that are still lacking between them; a piece is shorter, so this comes to an end.
     cuts = [_cut_around(strip, written) for _, strip, written in lost]
     pieces = [piece for cut in cuts for piece in cut[1::2] if _has_letter(piece)]
-    found = iter(translate_protected(translator, pieces, translator.encode(pieces)) if pieces else ())
+    whose = [n for (n, _, _), cut in zip(lost, cuts, strict=True) for piece in cut[1::2] if _has_letter(piece)]
+    of = quiet(observers, whose)
+    found = iter(translate_protected(translator, pieces, translator.encode(pieces), of) if pieces else ())
     for (n, strip, _), cut in zip(lost, cuts, strict=True):
         parts, between = list[Translation](), [strip.before + cut[0]]
         for index in range(1, len(cut), 2):
@@ -79,7 +85,8 @@ def _keep(spans: list[Protected], answer: Translation) -> Translation:
 
 
 def _translate_unmarked(translator: SentenceTranslator, sentences: list[str], spans: list[list[Protected]], bad: list[int],
-                        answers: list[Translation], restored: dict[int, int]) -> list[int]:  # fmt: skip
+                        answers: list[Translation], restored: dict[int, int], observers: Observers | None,
+                        ) -> list[int]:  # fmt: skip
     """Translate those of `bad` that have tags or emoji without them, and put them back; return the sentences left to do."""
     around = {n: _strip(sentences[n], spans[n]) for n in bad}  # these stay around the whole translation
     taken = {n: take_marks(around[n].text) for n in bad}
@@ -89,7 +96,7 @@ def _translate_unmarked(translator: SentenceTranslator, sentences: list[str], sp
     texts = [taken[n].text for n in some]
     bare = translator.encode(texts)
     phrases = [_phrases(translator, text, answers[n].text) for n, text in zip(some, texts, strict=True)]
-    again = translator.translate(bare, phrases if any(phrases) else None)
+    again = translator.translate(bare, phrases if any(phrases) else None, quiet(observers, some))
     every = [(row, hypothesis) for row, answer in enumerate(again) for hypothesis in answer.n_best]
     weights = translator.attend([bare[row] for row, _ in every], [hypothesis.ids for _, hypothesis in every])
     offsets, marked = translator.offsets(texts), [list[Translation]() for _ in some]

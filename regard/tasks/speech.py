@@ -29,7 +29,7 @@ from regard.decode import search
 from regard.decode.ctc import JointDecoder, align, best_path, prefix_beam
 from regard.decode.fast import decoder
 from regard.decode.logits_processors import logits_processor
-from regard.decode.search import Hypothesis
+from regard.decode.search import Hypothesis, Observers
 from regard.decode.step import Decoder
 from regard.models.conformer import ConformerConfig, Utterances
 from regard.tasks.answer_html import answer_html, shorten
@@ -167,10 +167,11 @@ class Transcriber:
 
     @torch.inference_mode()
     def search(self, frames: Tensor, lengths: Tensor, beam: int, penalty: float = 1.0, log_probs: bool = False,
-               ) -> list[Recognized]:  # fmt: skip
+               observers: Observers | None = None) -> list[Recognized]:  # fmt: skip
         """Normalised frames (B, F, C) of `lengths` (B,) → the best tokens of each utterance; if asked, with CTC's `log_probs`.
 
-        CTC alone is searched by its best path or by prefix beam, attention alone and both together by greedy or beam search.
+        CTC alone is searched by its best path or by prefix beam, attention alone and both together by greedy or beam search,
+        which `observers`, one for each utterance, follow.
         """
         model, device = self._speech_model, next(self.model.parameters()).device
         source, weight = Utterances(frames.to(device), lengths.to(device)), model.config.ctc_weight
@@ -188,7 +189,7 @@ class Transcriber:
                 [hypotheses[0] for hypotheses in prefix_beam(ctc, sizes, width=beam, blank=blank)]
             )  # fmt: skip
         else:
-            found = self._search_tokens(source, sizes + 1, beam, penalty)  # a token takes a frame at least
+            found = self._search_tokens(source, sizes + 1, beam, penalty, observers)  # a token takes a frame at least
         kept = [None] * len(frames) if ctc is None or not log_probs else [
             row[:size] for row, size in zip(ctc, sizes.tolist(), strict=True)]  # fmt: skip
         return [Recognized(ids, score or 0.0, row) for (ids, score, _), row in zip(found, kept, strict=True)]
@@ -201,14 +202,15 @@ class Transcriber:
     def _speech_model(self) -> SpeechModel:
         return self.model  # type: ignore[return-value]
 
-    def _search_tokens(self, source: Utterances, limits: Tensor, beam: int, penalty: float) -> list[Hypothesis]:
+    def _search_tokens(self, source: Utterances, limits: Tensor, beam: int, penalty: float,
+                       observers: Observers | None = None) -> list[Hypothesis]:  # fmt: skip
         """One token after the other, by attention, or by attention and CTC together."""
         model: Any = self.model
         special, weight = self.tokenizer.special, self.run.model.ctc_weight
         steps: Decoder = JointDecoder(model, weight, special.eos) if weight else decoder(model)
         limits = limits.clamp(max=self.run.decode.max_length) if self.run.decode.max_length else limits
         ends: dict[str, Any] = {"bos": special.bos, "eos": special.eos, "penalty": penalty,
-                                "processor": logits_processor(self.run.decode, special.eos)}  # fmt: skip
+                                "processor": logits_processor(self.run.decode, special.eos), "observers": observers}  # fmt: skip
         if beam == 1:
             return search.greedy(steps, source, limits, **ends)
         found = search.beam(steps, source, limits, width=beam, **ends)

@@ -33,7 +33,7 @@ from regard.decode import search
 from regard.decode.constraints import Constraint, Required, constrained, required_phrases
 from regard.decode.fast import decoder
 from regard.decode.logits_processors import logits_processor
-from regard.decode.search import Hypothesis
+from regard.decode.search import Hypothesis, Observers
 from regard.decode.workers import map_in_threads
 from regard.layers.tap import attention_modules, tap_of
 from regard.tasks.coverage import attention_to_source, source_coverage
@@ -41,6 +41,7 @@ from regard.tasks.joining import SentenceTranslator, Translation
 from regard.tasks.loss import linear_cross_entropy
 from regard.tasks.metrics import Score
 from regard.tasks.mixing import advise_mixing, mix_parts
+from regard.tasks.observer import TextObserver, observe_sentences, quiet
 from regard.tasks.origin import predictor_repr
 from regard.tasks.overlap import trained_texts
 from regard.tasks.paragraphs import translate_texts
@@ -136,7 +137,7 @@ class Translator:
         glossary: GlossaryLike | None = None,
         temperature: float | None = None, top_k: int = 0, top_p: float = 1.0, seed: int = 0, scored: bool = False,
         split: bool | None = None, protect: bool | None = None, details: bool = False,
-        progress: Callable[[int], None] = lambda done: None,
+        progress: Callable[[int], None] = lambda done: None, observers: Sequence[TextObserver | None] | None = None,
     ) -> list[Translation]:  # fmt: skip
         """Translate texts, or single sentences as the token ids that `encode` returns.
 
@@ -150,7 +151,12 @@ class Translator:
         `details` asks for the probability of each token and the coverage of the source by attention.  An empty text stays empty.
         A `glossary` (a file of lines with source term, tab, target term; or a dictionary) gives translations that an answer must
         use.
+
+        `observers`, one for each text, follow its translation while it is decoded; that of a text that is no longer wanted is
+        unfinished.  Protected spans are put in after what they see.
         """
+        if observers is not None and len(observers) != len(texts):
+            raise ValueError(f"{len(observers)} observers for {len(texts)} texts; give one for each, or None")
         decode = self.run.decode
         width, size = decode.beam_size if beam is None else beam, decode.batch_size if batch is None else batch
         penalty = decode.length_penalty if length_penalty is None else length_penalty
@@ -162,7 +168,8 @@ class Translator:
         sampling = None if temperature is None else Sampling(temperature, top_k, top_p, seed)
         glossary = to_glossary(glossary) if glossary is not None else None
 
-        def translate_ids(sources: list[list[int]], phrases: list[list[list[int]]] | None) -> list[Translation]:
+        def translate_ids(sources: list[list[int]], phrases: list[list[list[int]]] | None,
+                          observers: Observers | None) -> list[Translation]:  # fmt: skip
             for number, ids in enumerate(sources, 1):
                 self.require_short(ids, number)
 
@@ -176,7 +183,7 @@ class Translator:
             ]  # fmt: skip
             answers = self.search(sources, beam=1 if sampling else width, batch=size, penalty=penalty, scored=scored,
                                   logprobs=details, tokens=tokens, sampling=sampling, constraints=phrases, glossary=glossary,
-                                  progress=report)  # fmt: skip
+                                  progress=report, observers=observers)  # fmt: skip
             best = [self._translation(ids, found[:n_best]) for ids, found in zip(sources, answers, strict=True)]
             if details:
                 special = self.tokenizer.special, self.answer_tokenizer.special
@@ -185,14 +192,15 @@ class Translator:
             return best
 
         sources = to_ids(texts, self.encode)
-        if texts and isinstance(texts[0], list):
-            return translate_ids(sources, None)
-        split, protect = self.splits if split is None else split, self.splits if protect is None else protect
         target = self.answer_tokenizer
+        if texts and isinstance(texts[0], list):
+            whole, to_text = [["", "", ""]] * len(texts), partial(self.decode_ids, target)
+            return translate_ids(sources, None, None if observers is None else observe_sentences(observers, whole, to_text))
+        split, protect = self.splits if split is None else split, self.splits if protect is None else protect
         how = SentenceTranslator(self.encode, target.encode, partial(self.decode_ids, target), target.ids_to_tokens,
                                  translate_ids, self.tokenizer.offsets, self._attend, self.max_len, target.special.unk,
                                  penalty)  # fmt: skip
-        return translate_texts(how, texts, sources, split, protect)  # type: ignore[arg-type]
+        return translate_texts(how, texts, sources, split, protect, observers)  # type: ignore[arg-type]
 
     def _attend(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[list[float]] | None]:
         """The attention of the tokens of each translation to those of its source, if the model has cross-attention."""
@@ -219,13 +227,13 @@ class Translator:
         self, sources: Sequence[list[int]], *, beam: int, batch: int, penalty: float, scored: bool = False,
         logprobs: bool = False, tokens: int | None = None, sampling: Sampling | None = None,
         constraints: Sequence[Sequence[Constraint]] | None = None, glossary: GlossaryLike | None = None,
-        progress: Callable[[int], None] = lambda done: None,
+        progress: Callable[[int], None] = lambda done: None, observers: Observers | None = None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Token ids in, token ids out: the answers to each sentence, best first, in the order of the sentences.
 
         `logprobs` asks for the log-probability of each token.  `constraints` are phrases, for each sentence, that its answers
         must contain: each is a list of token ids, or a list of such alternatives.  A `glossary` adds a translation of each of its
-        terms that a sentence has.
+        terms that a sentence has.  `observers`, one for each sentence, follow its search.
         """
         special, device = self.tokenizer.special, next(self.model.parameters()).device
         target = self.answer_tokenizer.special
@@ -241,27 +249,34 @@ class Translator:
         required = self._require(sources, constraints or [[]] * len(sources), glossary) if constraints or glossary else None
 
         def answer(rows: list[int]) -> list[list[Hypothesis]]:
+            wanted = [row for row in rows if observers is None or (of := observers[row]) is None or of.wanted]
+            found = dict(zip(wanted, answer_wanted(wanted), strict=True)) if wanted else {}
+            return [found.get(row, [empty]) for row in rows]
+
+        def answer_wanted(rows: list[int]) -> list[list[Hypothesis]]:
+            following = None if observers is None else [observers[row] for row in rows]
             source = pad([sources[row] for row in rows], special).to(device)
             limits = torch.tensor([self.max_answer(len(sources[row]), tokens) for row in rows], device=device)
             if required is None or not any(required[row].phrases for row in rows):
-                return plain(source, limits)
+                return plain(source, limits, following)
             needs = [required[row] for row in rows]
             more = torch.tensor([sum(need.shortest) if tokens is None else 0 for need in needs], device=device)
             return constrained(
                 source, limits, (limits + more).clamp(max=int(min(self._context, 2**31))), needs, width=beam, eos=target.eos,
-                decode=self.run.decode, plain=plain,
-                beam=lambda source, limits, width, allocation: search.beam(
-                    steps, source, limits, width=width, allocation=allocation, **ends),
+                decode=self.run.decode, plain=lambda source, limits: plain(source, limits, following),
+                beam=lambda again, source, limits, width, allocation: search.beam(
+                    steps, source, limits, width=width, allocation=allocation, observers=quiet(following, again), **ends),
             )  # fmt: skip
 
-        def plain(source: Tensor, limits: Tensor) -> list[list[Hypothesis]]:
+        def plain(source: Tensor, limits: Tensor, following: Observers | None) -> list[list[Hypothesis]]:
             if sampling is not None:
-                drawn = search.sample(steps, source, limits, **ends, scored=scored, generator=generator,
+                drawn = search.sample(steps, source, limits, **ends, scored=scored, generator=generator, observers=following,
                                       temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)  # fmt: skip
                 return [[hypothesis] for hypothesis in drawn]
             if beam == 1:
-                return [[hypothesis] for hypothesis in search.greedy(steps, source, limits, **ends, scored=scored)]
-            return search.beam(steps, source, limits, width=beam, **ends)
+                found = search.greedy(steps, source, limits, **ends, scored=scored, observers=following)
+                return [[hypothesis] for hypothesis in found]
+            return search.beam(steps, source, limits, width=beam, observers=following, **ends)
 
         empty = Hypothesis([], 0.0 if scored or (beam > 1 and sampling is None) else None, [] if logprobs else None)
         answers = [[empty] for _ in sources]

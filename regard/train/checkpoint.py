@@ -39,7 +39,7 @@ DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionErr
 
 def save(
     files: RunFolder, state: TrainState, model: nn.Module, optimizer: torch.optim.Optimizer, keep: int, every: int = 1,
-    ema: EMA | None = None,
+    ema: EMA | None = None, keep_every: int = 0,
 ) -> Checkpoint:  # fmt: skip
     """Write a checkpoint of the state's step, make its weights those of the run, and delete old checkpoints."""
     files.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -63,19 +63,20 @@ def save(
         shutil.rmtree(part.path, ignore_errors=True)  # gives a full disk its space back
         raise
     files.publish(final.weights)
-    prune(files, keep, every, state.step)
+    prune(files, keep, every, state.step, keep_every)
     return final
 
 
-def prune(files: RunFolder, keep: int, every: int, newest: int) -> None:
+def prune(files: RunFolder, keep: int, every: int, newest: int, keep_every: int = 0) -> None:
     """Delete checkpoints no longer needed; those after the step `newest` are damaged ones, which are left alone.
 
     One whose step is no multiple of `every` was made by Ctrl-C or because time had passed: it goes once it is not the newest, so
-    that the average at the end is over the same checkpoints as in any other run.
+    that the average at the end is over the same checkpoints as in any other run.  Of multiples of `keep_every` the weights stay.
     """
     age = 0
     for old in reversed([saved for saved in files.saved() if saved.step <= newest]):
-        if age and (old.step % every or (age >= keep and age >= RESUMABLE)):
+        stays = keep_every and old.step % keep_every == 0
+        if age and (old.step % every or (age >= keep and age >= RESUMABLE)) and not stays:
             shutil.rmtree(old.path)
             continue
         if age >= RESUMABLE:

@@ -86,8 +86,9 @@ def checkpoint_bytes(model: nn.Module, train: TrainConfig) -> int:
     """The most that checkpoints and the published weights take on disk at once, while one more is being written."""
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     count = min(-(-train.steps // train.save_every), max(train.average, RESUMABLE)) + 1
+    kept = train.steps // train.keep_every if train.keep_every else 0
     optimizers = min(count, RESUMABLE + 1) * (MOMENTS[train.optimizer] + (1 if train.ema else 0))
-    return weights * (count + optimizers + (1 if train.average > 1 or train.checkpoints else 0))
+    return weights * (count + kept + optimizers + (1 if train.average > 1 or train.checkpoints else 0))
 
 
 def shortages(model: nn.Module, train: TrainConfig, files: RunFolder, on_cpu: bool) -> list[str]:

@@ -27,7 +27,7 @@ from regard.data.files import write_atomic
 from regard.data.position import DataPosition
 from regard.data.terminal import printable
 from regard.data.units import format_size
-from regard.models import FAMILIES, load_weights, read_config, saved_tensors, state_tensors
+from regard.models import load_weights, new_model, read_config, saved_tensors, state_tensors
 from regard.run_folder import RunFolder
 from regard.tasks import task_of
 from regard.tasks.finetuning import copy_tokenizer, load_encoder_weights, load_init_weights
@@ -197,8 +197,7 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
         run = dataclasses.replace(run, model=dataclasses.replace(run.model, **counted))
 
     # 3) The model, with weights of its own or of another run.
-    torch.manual_seed(run.train.seed)
-    model = FAMILIES[run.family].build(run.model).to(device)
+    model = new_model(run.family, run.model, run.train.seed).to(device)
     task.check(run, model)
     if run.init and not (resuming and saved):
         load_init_weights(run, model)  # before anything is deleted
@@ -341,7 +340,7 @@ def _loop(training: _Training, log: Log | None) -> None:
                 divergence.check_weights(state.step, state_tensors(model).values(), before, after, count, valid)
             if saving and log is not None:
                 state.seconds = time.monotonic() - began
-                checkpoint.save(training.files, state, model, optimizer, t.average, t.save_every, training.ema)
+                checkpoint.save(training.files, state, model, optimizer, t.average, t.save_every, training.ema, t.keep_every)
                 saved_at = time.monotonic()
                 timer.pause("checkpoint", t.save_every, saved_at - evaluated)
             since += time.monotonic() - paused
@@ -386,7 +385,7 @@ def _finish(training: _Training, log: Log, command: str) -> Done:
 def _average(training: _Training) -> float:
     """Average the last checkpoints, if that lowers the validation loss, and leave the better weights in the model."""
     files, t = training.files, training.run.train
-    checkpoint.prune(files, t.average, t.save_every, training.state.step)  # if a kill came before it
+    checkpoint.prune(files, t.average, t.save_every, training.state.step, t.keep_every)  # if a kill came before it
     weights = checkpoint.intact_weights(files, training.report)[-t.average :]
     last = training.validation_loss()
     if training.ema is not None:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.decode.search import beam, greedy, sample
+from regard.decode.search import beam, greedy, sample, sampler
 
 BOS, EOS = 1, 0
 
@@ -263,6 +263,14 @@ def test_top_p_samples_only_the_fewest_tokens_with_probability_p(top_p, kept):
     assert p[order[: kept - 1]].sum() < top_p
     p[order[kept:]] = 0
     check_frequencies(counts(LOGITS, 5000, top_p=top_p), p / p.sum())
+
+
+@pytest.mark.parametrize("how", [{"temperature": 1e-320}, {"top_p": 1e-320}, {"temperature": 1e-320, "top_p": 1e-320}])
+def test_values_that_float32_rounds_to_0_choose_the_most_likely_token(how):
+    logits = torch.tensor([[0.0, 3.0, -1.0], [1e4, 0.0, -1e4]])
+    draw = sampler(torch.Generator().manual_seed(0), **how)
+    assert draw.probabilities(logits).tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert draw(logits).tolist() == [1, 0]
 
 
 def test_top_p_applies_after_temperature_and_top_k():

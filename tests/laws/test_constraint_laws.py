@@ -49,7 +49,7 @@ def run(model, required: list[Required], limits: list[int], width: int, decode: 
             return [[hypothesis] for hypothesis in search.greedy(model, source, limits, **ends)]
         return search.beam(model, source, limits, width=width, **ends)
 
-    def beam(source: Tensor, limits: Tensor, width: int, allocation: PhraseAllocation) -> list[list[Hypothesis]]:
+    def beam(rows: list[int], source: Tensor, limits: Tensor, width: int, allocation: PhraseAllocation) -> list[list[Hypothesis]]:
         return search.beam(model, source, limits, width=width, allocation=allocation, **ends)
 
     source, most = torch.arange(len(required))[:, None], torch.tensor(limits)

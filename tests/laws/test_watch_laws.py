@@ -12,11 +12,20 @@ from torch import Tensor, nn
 
 from regard.data.text.toys import toy_pairs
 from regard.decode.workers import map_in_threads
-from regard.layers.tap import tap_of, watch
+from regard.layers.tap import attention_modules, tap_of, watch
+from regard.models import FAMILIES
 from regard.models.bahdanau import Bahdanau, BahdanauConfig
+from regard.models.bert import BERT, BERTConfig
+from regard.models.caption_transformer import CaptionTransformer, CaptionTransformerConfig
+from regard.models.captioner import Captioner, CaptionerConfig
+from regard.models.conformer import Conformer, ConformerConfig
+from regard.models.gpt import GPT, GPTConfig
+from regard.models.image_gpt import ImageGPT, ImageGPTConfig
 from regard.models.lrnet import LRNet, LRNetConfig
 from regard.models.mvit import MViT, MViTConfig
+from regard.models.resnet import ResNet, ResNetConfig
 from regard.models.swin import Swin, SwinConfig
+from regard.models.t5 import T5, T5Config
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.tasks.load import load
@@ -132,6 +141,89 @@ def test_a_job_of_a_watched_call_belongs_to_its_context():
     with watch(model) as recorded:
         list(map_in_threads(lambda _: model(tokens, tokens), range(4), 2))
     assert all(len(calls) == 4 for calls in recorded.values())
+
+
+# Outputs
+
+
+def speech_model(**changes: object) -> nn.Module:
+    config = ConformerConfig(features=8, dim=16, depth=2, heads=2, kernel=3, subsample=2, vocab=11, **changes)
+    return Conformer(config)
+
+
+def every_family() -> dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]]:
+    """Each family that attends: a model, and what it reads."""
+    image, tokens, target = torch.randn(2, 3, 16, 16), torch.randint(1, 11, (2, 7)), torch.randint(1, 11, (2, 5))
+    frames, lengths = torch.randn(2, 24, 8), torch.tensor([24, 15])
+    padded = tokens.clone()
+    padded[1, 4:] = 0
+    picture = {"family": "vit", "image": 16, "patch": 4, "dim": 8, "depth": 1, "heads": 2}
+    swin = {"image": 22, "patch": 2, "dim": 8, "depths": [2, 2], "heads": [1, 2], "window": 4, "classes": 3}
+    resnet = {"image": 16, "stem": "cifar", "dim": 8, "dims": [8, 16], "depths": [1, 1], "block": "basic", "attention": [2],
+              "heads": 2, "classes": 3}  # fmt: skip
+    text = {"vocab": 11, "dim": 8, "depth": 2, "heads": 2}
+    return {
+        "transformer": (lambda: tiny_text("transformer"), (padded, target)),
+        "transformer-post": (lambda: Transformer(TransformerConfig(**text, norm="post", tied=False)), (padded, target)),
+        "bahdanau": (lambda: tiny_text("bahdanau"), (padded, target)),
+        "t5": (lambda: T5(T5Config(**text, head_dim=4, mlp_dim=16)), (padded, target)),
+        "gpt": (lambda: GPT(GPTConfig(**text, max_len=8)), (tokens,)),
+        "image-gpt": (lambda: ImageGPT(ImageGPTConfig(image=4, channels=1, levels=10, dim=8, depth=2, heads=2)), (tokens,)),
+        "bert": (lambda: BERT(BERTConfig(**text, max_len=8)), (tokens,)),
+        "vit": (lambda: tiny_image("vit"), (image,)),
+        "swin": (lambda: tiny_image("swin"), (image,)),
+        "swin-padded": (lambda: Swin(SwinConfig(**swin)), (torch.randn(2, 3, 22, 22),)),
+        "swin-v2": (lambda: Swin(SwinConfig(**swin, version="v2")), (torch.randn(2, 3, 22, 22),)),
+        "mvit": (lambda: tiny_image("mvit"), (image,)),
+        "lrnet": (lambda: tiny_image("lrnet"), (image,)),
+        "resnet": (lambda: ResNet(ResNetConfig(**resnet)), (image,)),
+        "captioner": (lambda: Captioner(CaptionerConfig(vocab=11, dim=8, hidden=8, align=6, encoder=picture)), (image, target)),
+        "caption-transformer": (
+            lambda: CaptionTransformer(CaptionTransformerConfig(**text, max_len=8, encoder=picture)), (image, target)),
+        "conformer-ctc": (lambda: speech_model(), (frames, lengths)),
+        "conformer": (lambda: speech_model(decoder_depth=2, ctc_weight=0.3), (frames, lengths, target)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("family", every_family())
+def test_a_watch_changes_no_output_and_leaves_no_trace(family):
+    torch.manual_seed(1)
+    build, inputs = every_family()[family]
+    model = build().eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.2 * torch.randn_like(p)  # also of gates that start at 0: each head matters
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with torch.inference_mode():
+        before = model(*inputs)
+        with watch(model) as recorded:
+            during = model(*inputs)
+        after = model(*inputs)
+    assert any(recorded.values())
+    assert {name for name, calls in recorded.items() if calls} == {*attention_modules(model)}  # each has a stable name
+    torch.testing.assert_close(during, before, atol=1e-5, rtol=1e-5)
+    assert torch.equal(after, before)
+    counts = {name: len(calls) for name, calls in recorded.items()}
+    with torch.inference_mode():
+        model(*inputs)
+    assert {name: len(calls) for name, calls in recorded.items()} == counts  # no longer recorded
+    assert all(tap_of(part) is None for part in model.modules())
+    assert all(not part._forward_hooks and not part._forward_pre_hooks for part in model.modules())
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("family", every_family())
+def test_watched_rows_sum_to_one(family):
+    build, inputs = every_family()[family]
+    recorded = watched(build().eval(), *inputs)
+    for calls in recorded.values():
+        for weights in calls:
+            torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+
+
+def test_every_family_with_attention_is_checked_here():
+    without = {"word2vec", "seq2seq", "elmo"}  # have no attention
+    assert {*FAMILIES} - without <= {*every_family()}
 
 
 # Tasks, generators and nesting

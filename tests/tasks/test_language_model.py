@@ -11,7 +11,7 @@ from regard.data.text.tokenizer import train_tokenizer
 from regard.decode import search
 from regard.decode.fast import decoder
 from regard.models.gpt import GPT, GPTConfig
-from regard.tasks.language_model import TextGenerator, _cut_at_stop
+from regard.tasks.language_model import TextGenerator, _WrittenText
 
 TEXT = "to be, or not to be:\nthat is the question.\n"
 law = settings(max_examples=40)
@@ -34,11 +34,16 @@ generator = make_generator()
 @given(text=st.text("ab", max_size=12), stop=st.lists(st.text("ab", min_size=1, max_size=3), max_size=3), data=st.data())
 def test_pieces_end_before_the_stop_string_completed_first(text, stop, data):
     cuts = sorted(data.draw(st.sets(st.integers(1, len(text)), max_size=6)) | {len(text)}) if text else []
-    pieces = list(_cut_at_stop(stop, iter([text[:cut] for cut in cuts])))
+    written, sure = _WrittenText(generator.tokenizer, [], stop), [0]
+    for cut in cuts:
+        if not written.ended:
+            written.extend_to(text[:cut])
+            sure.append(written.sure)
     complete = [(end, len(s)) for end in range(len(text) + 1) for s in sorted(stop, key=len) if text[:end].endswith(s)]
     end, length = min(complete, key=lambda found: (found[0], -found[1]), default=(len(text), 0))
-    assert "".join(pieces) == text[: end - length]
-    assert all(pieces)
+    assert written.text == text[: end - length]
+    assert sure == sorted(sure)  # nothing is taken back
+    assert written.text[: sure[-1]] + written.withheld == written.text
 
 
 @law
@@ -88,20 +93,19 @@ def test_an_end_token_ends_a_line_if_the_tokenizer_has_no_newlines():
     lines = make_generator("bpe")
     eos = lines.tokenizer.special.eos
     [ids] = lines.tokenizer.encode(["to be"])
-    *_, text = lines._decode([eos], iter([*ids, eos, *ids]))
+    text = lines.decode_answer([eos], [*ids, eos, *ids])
     assert text.split("\n") == ["to be", "to be"]
-    *_, text = generator._decode(
-        generator.tokenizer.encode(["to be"])[0], iter([*generator.tokenizer.encode([" or"])[0], eos, 5, 5])
-    )
+    prompt, answer = generator.tokenizer.encode(["to be", " or"])
+    text = generator.decode_answer(prompt, [*answer, eos, 5, 5])
     assert text == " or"  # characters have newlines, so there it ends the text
 
 
 def test_an_incomplete_character_is_withheld():
     by_bytes = make_generator("bytes")
     [ids] = by_bytes.tokenizer.encode(["€ü"])
-    texts = list(by_bytes._decode(by_bytes.tokenizer.encode(["to"])[0], iter(ids)))
-    assert texts[-1] == "€ü"
-    assert not any("\ufffd" in text for text in texts)
+    pieces = list(_WrittenText(by_bytes.tokenizer, by_bytes.tokenizer.encode(["to"])[0], ()).pieces(ids))
+    assert "".join(pieces) == "€ü"
+    assert not any("\ufffd" in piece for piece in pieces)
 
 
 @pytest.mark.parametrize(

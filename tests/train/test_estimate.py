@@ -56,7 +56,8 @@ def test_sizes_are_readable(count, text):
 
 
 @pytest.mark.parametrize(
-    "changes", [(), ("train.ema=0.9",), ("train.average=1",), ("train.optimizer=adafactor", "train.lr=0.03")]
+    "changes",
+    [(), ("train.ema=0.9",), ("train.average=1",), ("train.keep_every=6",), ("train.optimizer=adafactor", "train.lr=0.03")],
 )
 def test_checkpoints_take_no_more_disk_than_was_estimated(tmp_path, monkeypatch, changes):
     run = read_run("reverse", (*SMALL, "train.steps=30", "train.save_every=3", *changes))

@@ -6,6 +6,7 @@ first and after the last sample is silence.
 Shapes: N samples, K taps of the filter.
 """
 
+import io
 import math
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -17,23 +18,28 @@ import soundfile
 import torch
 from torch import Tensor
 
-__all__ = ["audio_seconds", "read_audio", "resample", "stream_audio"]
+__all__ = ["SoundFile", "audio_rate", "audio_seconds", "read_audio", "resample", "stream_audio"]
+
+SoundFile = str | Path | bytes  # a file, or its content
 
 ZEROS = 32  # zero crossings of the sinc on each side
 ROLLOFF = 0.95  # where the filter cuts, as a fraction of the lower of the two Nyquist frequencies
 BETA = 8.0  # of the Kaiser window
+HEAD = 256  # bytes of a file that tell what it is instead of sound
 BLOCK = 1 << 18  # samples of a file that are decoded together
 TABLE = 1 << 20  # numbers in the largest table for all phases at once
 CHUNK = 1 << 22  # numbers gathered at once: bounds the memory of resampling
+LOUDEST = 1e5  # a sample of a float file; integers that were never scaled to -1…1 are below, those whose power overflows above
+TAPS = 1 << 24  # of the largest filter: a header may claim any rate
 
 
-def read_audio(file: str | Path, rate: int) -> Tensor:
+def read_audio(file: SoundFile, rate: int) -> Tensor:
     """Read a sound file (wav, flac, ogg, mp3): (N,) float32, from -1 to 1, `rate` samples a second; channels are averaged."""
     blocks = list(_resample_blocks(_decode(file), _open(file).samplerate, rate))
     return torch.cat(blocks)
 
 
-def stream_audio(file: str | Path, rate: int, seconds: float) -> Iterator[Tensor]:
+def stream_audio(file: SoundFile, rate: int, seconds: float) -> Iterator[Tensor]:
     """Read a long file in blocks of `seconds`, the last one shorter: together the samples of `read_audio`, in bounded memory."""
     size = max(1, round(seconds * rate))
     parts, held = list[Tensor](), 0
@@ -49,13 +55,24 @@ def stream_audio(file: str | Path, rate: int, seconds: float) -> Iterator[Tensor
         yield torch.cat(parts)
 
 
-def audio_seconds(file: str | Path) -> float:
+def audio_seconds(file: SoundFile) -> float:
     """How long a sound file is, from its header."""
     with _open(file) as sound:
         return sound.frames / sound.samplerate
 
 
-def _open(file: str | Path) -> soundfile.SoundFile:
+def audio_rate(file: SoundFile) -> int:
+    """The samples a second of a sound file, from its header."""
+    with _open(file) as sound:
+        return int(sound.samplerate)
+
+
+def _open(file: SoundFile) -> soundfile.SoundFile:
+    if isinstance(file, bytes):
+        try:
+            return soundfile.SoundFile(io.BytesIO(file))
+        except (soundfile.SoundFileError, OSError, TypeError) as error:
+            raise ValueError(f"the sound is not readable: {_describe_content(file[:HEAD], error)}") from None
     path = Path(file)
     if not path.exists():
         raise ValueError(f"no file {path}; check the path")
@@ -71,39 +88,46 @@ def _describe(path: Path, error: Exception) -> str:
     """Say what kind of file it is instead, and what to do."""
     try:
         with open(path, "rb") as stream:
-            head = stream.read(256)
+            head = stream.read(HEAD)
     except OSError as reason:
         return f"{reason.strerror}; give a file that can be read"
+    if head and path.suffix.lower() == ".raw":
+        return "raw samples do not say their rate; convert them to wav"
+    return _describe_content(head, error)
+
+
+def _describe_content(head: bytes, error: Exception) -> str:
+    """The same, from the first bytes."""
     if not head:
         return "it is empty; get it again"
-    if path.suffix.lower() == ".raw":
-        return "raw samples do not say their rate; convert them to wav"
     if b"\0" not in head and head.decode("utf-8", "ignore").replace("\n", "").replace("\r", "").replace("\t", "").isprintable():
         return f"it begins with {head[:20].decode('utf-8', 'ignore')!r}; give a wav, flac, ogg or mp3 file"
     why = " ".join(str(getattr(error, "error_string", error)).split()).rstrip(".")
     return f"{why}; give a wav, flac, ogg or mp3 file"
 
 
-def _decode(file: str | Path) -> Iterator[Tensor]:
+def _decode(file: SoundFile) -> Iterator[Tensor]:
     """The samples of a file in blocks, mono, at its own rate; (N,) each."""
-    total = 0
+    total, name = 0, "the sound" if isinstance(file, bytes) else file
     with _open(file) as sound:
         while True:
             try:
                 block = sound.read(BLOCK, dtype="float32", always_2d=True)  # (N, channels)
             except soundfile.SoundFileError as error:
                 why = " ".join(str(getattr(error, "error_string", error)).split()).rstrip(".")
-                raise ValueError(f"{file} is damaged or cut short after sample {total:,} ({why}); replace it") from None
+                raise ValueError(f"{name} is damaged or cut short after sample {total:,} ({why}); replace it") from None
             if not len(block):
                 break
             mono = block[:, 0] if block.shape[1] == 1 else block.mean(1)
             if not np.isfinite(mono).all():
                 at = total + int(np.flatnonzero(~np.isfinite(mono))[0])
-                raise ValueError(f"{file} has a sample that is not a number, sample {at:,}; write it again, or leave it out")
+                raise ValueError(f"{name} has a sample that is not a number, sample {at:,}; write it again, or leave it out")
+            if (loudest := float(np.abs(mono).max())) > LOUDEST:
+                raise ValueError(f"{name} has a sample of {loudest:.3g}; samples are between -1 and 1: scale them down")
             total += len(block)
             yield torch.from_numpy(np.ascontiguousarray(mono))
     if not total:
-        raise ValueError(f"{file} has no samples; give a file with sound in it")
+        raise ValueError(f"{name} has no samples; give a file with sound in it")
 
 
 def resample(x: Tensor, source: int, target: int) -> Tensor:
@@ -148,6 +172,9 @@ class _Filter(NamedTuple):
 def _filter(up: int, down: int) -> _Filter:
     cut = min(1.0, up / down) * ROLLOFF
     width = math.ceil(ZEROS / cut)
+    if up * (2 * width + 1) > TAPS:
+        raise ValueError(f"sound at {down / up:,.3f} times the rate of the model; the filter between the two would not fit into "
+                         f"memory: convert it to 16,000, 44,100 or 48,000 samples a second")  # fmt: skip
     phase = torch.arange(up, dtype=torch.int64) * down
     offset = torch.arange(-width, width + 1) - (phase % up).double()[:, None] / up  # (up, K)
     t = cut * offset

@@ -20,6 +20,8 @@ VOID = frozenset(["area", "base", "br", "col", "embed", "hr", "img", "input", "l
 CODE = frozenset(["code", "kbd", "samp", "var"])  # not translated, but inside a sentence
 SKIPPED = frozenset(["script", "style", "pre", "textarea", "svg", "math", "template", "object", "iframe", "canvas", "noscript"])
 MAX_OPEN = 500  # characters < in a row, without a >
+# the marked sections that HTMLParser knows; it fails at others, such as <![x]>
+_MARKED_SECTION = re.compile(r"(?i)<!\[(?:temp|cdata|ignore|include|rcdata|if|else|endif)(?![-_.a-z0-9])")
 _ATTRIBUTE = re.compile(r"""(?i)(?<=\s)(?:alt|title)\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)')""")
 
 
@@ -79,6 +81,12 @@ class _Tokens(HTMLParser):
 
     def unknown_decl(self, data: str) -> None:
         self._add("other")
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """An unknown one is a comment, as in browsers."""
+        if _MARKED_SECTION.match(self.rawdata, i):
+            return super().parse_marked_section(i, report)
+        return self.parse_bogus_comment(i)
 
 
 class _Part(NamedTuple):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 from PIL.Image import Transpose
 
-__all__ = ["Bytes", "ImageLike", "Ints", "crop_region", "read_image", "require_several", "resize_square",
+__all__ = ["Bytes", "ImageLike", "Ints", "crop_region", "image_size", "read_image", "require_several", "resize_square",
            "to_pixels"]  # fmt: skip
 
 MAX_PIXELS = 200_000_000  # PIL's own limit refuses the largest photos
@@ -31,7 +31,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
-ImageLike = str | Path | Bytes | Image.Image  # a file, an array (Y, X) or (Y, X, C) of bytes, or PIL's
+ImageLike = str | Path | bytes | Bytes | Image.Image  # a file, its content, an array (Y, X) or (Y, X, C) of bytes, or PIL's
 
 _OPENING = threading.Lock()
 
@@ -63,9 +63,17 @@ def read_image(file: str | Path | bytes | BinaryIO, channels: int, side: int | N
     return _upright(plain, turn, channels, side)
 
 
+def image_size(file: str | Path | bytes, name: str = "") -> tuple[int, int]:
+    """Rows and columns of an image as it is stored, from its header."""
+    name = name or (str(file) if isinstance(file, str | Path) else "the image")
+    with _stream(file, name) as stream:
+        image = _opened(stream, name)
+        return image.height, image.width
+
+
 def to_pixels(image: ImageLike, channels: int, side: int | None = None) -> Bytes:
-    """An image file, an array (Y, X), (Y, X, 1), (Y, X, 3) or (Y, X, 4) of bytes, or PIL's image, upright: (Y, X, C)."""
-    if isinstance(image, str | Path):
+    """An image file or its content, an array (Y, X), (Y, X, 1), (Y, X, 3) or (Y, X, 4) of bytes, or PIL's image: (Y, X, C)."""
+    if isinstance(image, str | Path | bytes):
         return read_image(image, channels, side)
     if isinstance(image, Image.Image):
         try:

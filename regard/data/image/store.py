@@ -190,8 +190,8 @@ def resize_function(data: Images, image: int) -> Callable[[Bytes, int], Bytes]:
     return partial(resize_square, center=image, fit=data.fit, resample=data.resample)
 
 
-def read_square(data: Images, model: ImageInput, side: int, file: Path) -> Bytes:
-    """Read an image file as a square: (S, S, C), the same in training and inference."""
+def read_square(data: Images, model: ImageInput, side: int, file: Path | bytes) -> Bytes:
+    """Read an image file, or its content, as a square: (S, S, C), the same in training and inference."""
     # No draft, which is faster: a photo gives the same square as a file and as decoded pixels.
     image = read_image(file, model.channels, _reduce_to(data, side), draft=False)
     return resize_function(data, model.image)(image, side)
@@ -203,10 +203,10 @@ def _reduce_to(data: Images, side: int) -> int | None:
 
 
 def to_square(image: ImageLike, data: Images, model: ImageInput) -> Bytes:
-    """An image file, an array of bytes or PIL's image as a square: (S, S, C)."""
+    """An image file or its content, an array of bytes or PIL's image as a square: (S, S, C)."""
     side = resize_side(data, model.image)
-    if isinstance(image, str | Path):
-        return read_square(data, model, side, Path(image))
+    if isinstance(image, str | Path | bytes):
+        return read_square(data, model, side, image if isinstance(image, bytes) else Path(image))
     return resize_function(data, model.image)(to_pixels(image, model.channels, _reduce_to(data, side)), side)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DEFAULT", "Columns", "choose_columns", "choose_languages", "column_names", "is_header", "language_of", "parse_pair",
-           "require_agreement"]  # fmt: skip
+__all__ = ["DEFAULT", "Columns", "choose_columns", "choose_languages", "column_names", "is_header", "language_name",
+           "language_of", "parse_pair", "require_agreement"]  # fmt: skip
 
 DEFAULT = "source,target"
 
@@ -36,6 +36,7 @@ title question answer language lang source_text target_text source_language targ
 target_lang sourcetext targettext quelle ziel ausgangstext zieltext
 """
 _CODE_OF = {code: code for code in _CODES.split()} | dict(name.split(":") for name in _LANGUAGES.split())
+_NAME_OF = {code: name for name, code in reversed([pair.split(":") for pair in _LANGUAGES.split()])}  # the first is English
 _NUMBERS = ("id", "no")  # more often the number of a row than Indonesian or Norwegian
 _COLUMN_NAMES = frozenset(_NAMES.split())
 
@@ -149,3 +150,9 @@ def language_of(name: str) -> str:
     """The code of a language from its name or code, without a region: "en" for English and en-US; "" if it is neither."""
     word = _plain(name)
     return _CODE_OF.get(word) or _CODE_OF.get(code[1] if (code := re.match(r"([a-z]{2,3})[-_][a-z]{2,4}$", word)) else "", "")
+
+
+def language_name(code: str) -> str:
+    """The English name of a language, or its code if that is not known."""
+    name = _NAME_OF.get(language_of(code))
+    return name.title() if name else code

@@ -11,9 +11,9 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -220,9 +220,10 @@ class Tokenizer:
             return [[self.special.unk if index in self._spelled else index for index in line.ids] for line in encoded]
         return [line.ids for line in encoded]
 
-    def offsets(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
+    def offsets(self, lines: Sequence[str], parse_special: bool = False) -> list[list[tuple[int, int]]]:
         """Where the tokens of `encode` are in each line: the first character of each, and the one after its last."""
-        return [line.offsets for line in _encode_lines(self._inner.encode_batch, lines)]
+        inner = self._parsing_special if parse_special else self._inner
+        return [line.offsets for line in _encode_lines(inner.encode_batch, lines)]
 
     def normalize(self, text: str) -> str:
         """The text as it is before it is split into tokens, such as in lower case."""
@@ -253,16 +254,37 @@ class Tokenizer:
 
     def display(self, ids: Sequence[int]) -> list[str]:
         """The tokens for figures, the same for every kind: ▁ before the start of a word, ⏎ for a line end."""
-        known = self._inner.get_vocab()
         pairs = zip(ids, self.ids_to_tokens(ids), strict=True)
         tokens = [("" if index in self.special_ids else "▁") + token for index, token in pairs]
-        if any(token.startswith("##") for token in known):
+        if self._spelling == "wordpiece":
             return [token.replace("▁##", "", 1) for token in tokens]
-        if "Ġ" in known:
+        if self._spelling == "bytes":
             return [token.replace("▁Ġ", "▁▁", 1).replace("Ċ", "⏎").replace("▁", "", 1) for token in tokens]
-        if any(token.startswith("▁") for token in known):
+        if self._spelling == "metaspace":
             return self.ids_to_tokens(ids)
         return [token.replace("\n", "⏎").replace("▁ ", "▁␣") for token in tokens]
+
+    def surface(self, ids: Sequence[int]) -> list[bytes]:
+        """The UTF-8 that each token adds to a text, with the space before a word; a token of bytes may be a part of a character.
+
+        Special tokens add nothing.
+        """
+        spell = {"wordpiece": _spell_wordpiece, "bytes": _spell_bytes, "metaspace": _spell_metaspace,
+                 "words": lambda token: f" {token}".encode(), "characters": str.encode}[self._spelling]  # fmt: skip
+        pairs = zip(ids, self.ids_to_tokens(ids), strict=True)
+        return [b"" if index in self.special_ids else spell(token) for index, token in pairs]
+
+    @cached_property
+    def _spelling(self) -> Literal["wordpiece", "bytes", "metaspace", "words", "characters"]:
+        """How the vocabulary spells spaces."""
+        known = self._inner.get_vocab()
+        if any(token.startswith("##") for token in known):
+            return "wordpiece"
+        if "Ġ" in known:
+            return "bytes"
+        if any(token.startswith("▁") for token in known):
+            return "metaspace"
+        return "words" if self._inner.decoder is None else "characters"  # without a decoder words are joined by spaces
 
     def tokens_to_ids(self, tokens: Sequence[str]) -> list[int]:
         """The ids of tokens as spelled in the vocabulary."""
@@ -314,6 +336,28 @@ def _encode_lines(encode_batch: Callable[..., list[tokenizers.Encoding]], lines:
             raise
         reason = str(error).split("\n", 1)[0]
         raise ValueError(f"the tokenizer fails on a text ({reason}); use another tokenizer") from None
+
+
+def _spell_wordpiece(token: str) -> bytes:
+    return (token[2:] if token.startswith("##") else f" {token}").encode()
+
+
+def _spell_metaspace(token: str) -> bytes:
+    if re.fullmatch(r"<0x[0-9A-F]{2}>", token):  # a byte of a character that is not in the vocabulary
+        return bytes([int(token[3:5], 16)])
+    return token.replace("▁", " ").encode()
+
+
+def _spell_bytes(token: str) -> bytes:
+    return b"".join(bytes([_byte_letters()[c]]) if c in _byte_letters() else c.encode() for c in token)
+
+
+@cache
+def _byte_letters() -> dict[str, int]:
+    """The letter that byte-level vocabularies write for each byte, by letter: printable bytes as themselves, others from Ā on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = (byte for byte in range(256) if byte not in printable)
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
 def to_ids(texts: Sequence[str] | Sequence[list[int]], encode: Callable[[Sequence[str]], list[list[int]]]) -> list[list[int]]:

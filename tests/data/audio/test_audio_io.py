@@ -135,6 +135,7 @@ def test_unreadable_files_are_refused_in_one_line(tmp_path):
     write(tmp_path / "none.wav", np.zeros(0))
     write(tmp_path / "nan.wav", np.array([0, 0.5, np.nan, 0]), subtype="FLOAT")
     write(tmp_path / "inf.wav", np.array([0, np.inf]), subtype="DOUBLE")
+    write(tmp_path / "loud.wav", np.array([0, -1e18]), subtype="FLOAT")
     for name, message in (
         (
             "text.wav",
@@ -146,6 +147,7 @@ def test_unreadable_files_are_refused_in_one_line(tmp_path):
         ("missing.wav", r"no file .*missing\.wav; check the path"),
         ("none.wav", r"none\.wav has no samples; give a file with sound in it"),
         ("nan.wav", r"nan\.wav has a sample that is not a number, sample 2; write it again, or leave it out"),
+        ("loud.wav", r"loud\.wav has a sample of 1e\+18; samples are between -1 and 1: scale them down"),
         ("inf.wav", r"inf\.wav has a sample that is not a number, sample 1;"),
     ):
         for read in (lambda file: read_audio(file, 16_000), lambda file: list(stream_audio(file, 8000, 1))):
