@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
     from regard.view.maps import AttentionMap
 
-__all__ = ["DRAWINGS", "VISIBLE", "Drawing", "check_file", "draw", "figure_bytes", "new_figure", "readable", "save_figure",
-           "save_map", "to_file", "to_html", "to_terminal", "write_map"]  # fmt: skip
+__all__ = ["DRAWINGS", "MAPS", "VISIBLE", "Drawing", "check_file", "draw", "figure_bytes", "new_figure", "readable",
+           "save_figure", "save_map", "to_file", "to_html", "to_terminal", "write_map"]  # fmt: skip
 
 DRAWINGS = (".png", ".svg", ".pdf")
+MAPS = (".html", *DRAWINGS, ".json")  # files that `regard show` writes; the page is made by `regard.web.export`
 VISIBLE = 0.05  # the smallest weight whose percentage is printed
 MASKED = "╱"  # of cells in the terminal that a query may not attend to
 DPI = 160
@@ -135,7 +136,8 @@ def check_file(file: Path, option: str = "--out", kinds: Sequence[str] = (*DRAWI
     if not file.parent.is_dir():
         raise ValueError(f"no folder {file.parent}; make it, or choose another {option}")
     if file.suffix.lower() not in kinds:
-        raise ValueError(f"cannot write {file.name}{why}; give a name that ends in {', '.join(kinds[:-1])} or {kinds[-1]}")
+        named = " or ".join((", ".join(kinds[:-1]), kinds[-1]) if len(kinds) > 1 else kinds)
+        raise ValueError(f"cannot write {file.name}{why}; give a name that ends in {named}")
 
 
 @contextmanager
@@ -189,6 +191,9 @@ def save_map(attention: MapT, file: str | Path, draw: "Draw[MapT]") -> Path:
     if not isinstance(file, str | Path):
         raise ValueError(f"a file of type {type(file).__name__}; give a name that ends in .png, .svg, .pdf or .json")
     path = Path(file)
+    if path.suffix.lower() == ".html":
+        raise ValueError(f"{path.name} is a page with all layers and heads, not this map alone; use "
+                         f"regard.export_page(run, input, {path.name!r})")  # fmt: skip
     for note in write_map(attention, path, draw):
         warnings.warn(note, stacklevel=3)
     return path

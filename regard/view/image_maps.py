@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 from pathlib import Path
@@ -26,10 +25,11 @@ from regard.view.draw import Drawing, save_map, write_map
 from regard.view.maps import require_index
 from regard.view.panels import Overlay, Windows, draw_panels
 from regard.view.picture import Region, picture_of, read_picture
+from regard.view.record import rollout
 from regard.view.scale import preference_note, ratios
 from regard.view.source import describe_source, name_of
 
-__all__ = ["ImageMap", "Panel", "draw", "map_image_attention", "model_pixels", "rollout", "to_file"]
+__all__ = ["ImageMap", "Panel", "draw", "map_image_attention", "model_pixels", "to_file"]
 
 MAX_HEADS = 12  # more would be too small to see
 MAX_NAME = 20  # letters of a class name
@@ -167,18 +167,6 @@ def model_pixels(square: npt.NDArray[np.uint8], side: int) -> npt.NDArray[np.uin
     """The pixels of a square that a model reads, its middle: (S, S, C) → (side, side, C)."""
     top, left = ((length - side) // 2 for length in square.shape[:2])
     return square[top : top + side, left : left + side]
-
-
-def rollout(layers: Sequence[Tensor]) -> Tensor:
-    """Attention rollout: how much of each token reaches each other through all layers, residual paths counted as half.
-
-    Abnar and Zuidema 2020, https://arxiv.org/abs/2005.00928: layers of (H, T, T) weights, the first first, → (T, T).
-    """
-    reached = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype)
-    for weights in layers:
-        step = (weights.mean(0) + torch.eye(len(reached), dtype=weights.dtype)) / 2  # (T, T)
-        reached = step / step.sum(-1, keepdim=True) @ reached
-    return reached
 
 
 def _has_class_token(model: nn.Module) -> bool:

@@ -25,7 +25,7 @@ from regard.tasks.translation import Translator
 from regard.view.draw import draw, save_map, to_html
 
 __all__ = ["AttentionMap", "Which", "check_which", "cross_attention", "is_cross", "map_attention",
-           "record_cross_attention", "require_index", "self_attention"]  # fmt: skip
+           "record_cross_attention", "require_index", "require_tokens", "self_attention"]  # fmt: skip
 
 Which = Literal["encoder", "decoder", "cross"]
 
@@ -165,7 +165,7 @@ def _record_translation(translator: Translator, text: str, beam: int | None, whi
 
     A row of self-attention is the token that is read.
     """
-    [source] = _require_tokens(translator.encode([text]))
+    [source] = require_tokens(translator.encode([text]))
     columns = translator.tokenizer.display([*source, translator.tokenizer.special.eos])
     if which == "encoder":
         if beam is not None:
@@ -185,7 +185,7 @@ def _record_translation(translator: Translator, text: str, beam: int | None, whi
 
 @_record.register
 def _causal_attention(generator: TextGenerator, text: str, beam: int | None, which: Which | None) -> Recorded:
-    [ids] = _require_tokens(generator.tokenizer.encode([text]))
+    [ids] = require_tokens(generator.tokenizer.encode([text]))
     return _record_self_attention(generator, [*generator.tokenizer.prompt_start, *ids], beam, which)._replace(causal=True)
 
 
@@ -195,7 +195,7 @@ def _causal_attention(generator: TextGenerator, text: str, beam: int | None, whi
 def _encoder_attention(predictor: MaskedLM | TextClassifier | TextEmbedder, text: str, beam: int | None,
                        which: Which | None) -> Recorded:  # fmt: skip
     special = predictor.tokenizer.special
-    [ids] = _require_tokens(predictor.tokenizer.encode([text], parse_special=True))  # [MASK] may be among them
+    [ids] = require_tokens(predictor.tokenizer.encode([text], parse_special=True))  # [MASK] may be among them
     return _record_self_attention(predictor, [special.bos, *ids, special.eos], beam, which)
 
 
@@ -216,7 +216,8 @@ def _record_self_attention(predictor: TextPredictor, ids: list[int], beam: int |
     return Recorded("self-attention", torch.stack([calls[0][0] for calls in recorded.values() if calls]), tokens, tokens)
 
 
-def _require_tokens(encoded: list[list[int]]) -> list[list[int]]:
+def require_tokens(encoded: list[list[int]]) -> list[list[int]]:
+    """Refuse a text without a token."""
     if not encoded[0]:
         raise ValueError("an empty sentence has no attention to show; give one with a word in it")
     return encoded

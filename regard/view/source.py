@@ -39,7 +39,7 @@ def few_steps(predictor: Loaded) -> str:
     found = _trained(predictor)
     if found is None or found.step >= FEW_STEPS or predictor.run.init or predictor.run.init_encoder:
         return ""
-    about = f"{folder_of(predictor)} was {describe_training(predictor)}"
+    about = f"{name_of(predictor)} was {describe_training(predictor)}"
     return f"{about}; maps after fewer than {FEW_STEPS} steps show little that was learned"
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard.data.audio.batches import to_model_input
 from regard.data.audio.features import front_end, log_mel, slaney_edges
-from regard.data.audio.io import audio_seconds, read_audio
+from regard.data.audio.io import SoundFile, audio_seconds, read_audio
 from regard.data.audio.pieces import Piece
 from regard.layers.tap import attention_modules, watch
 from regard.tasks.speech import SILENCE, Recognized, Samples, TimedWord, Transcriber, to_samples
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FrameAttention", "Posteriors", "Spectrogram", "SpeechMap", "draw", "map_speech", "to_file"]
+__all__ = ["DECIBELS", "FrameAttention", "Posteriors", "Spectrogram", "SpeechMap", "draw", "map_speech", "read_sound",
+           "spectrogram_of", "to_file"]  # fmt: skip
 
 MAX_SECONDS = 30.0  # attention maps of longer sound are unreadable
 MAX_TOKENS = 64  # rows of cross-attention; of a longer transcript they are its words
@@ -103,7 +104,7 @@ class SpeechMap:
         return save_map(self, file, draw)
 
 
-def map_speech(transcriber: Transcriber, sound: str | Path | Samples, *, beam: int | None = None, layer: int | None = None,
+def map_speech(transcriber: Transcriber, sound: SoundFile | Samples, *, beam: int | None = None, layer: int | None = None,
                head: int | None = None) -> SpeechMap:  # fmt: skip
     """Transcribe a sound of up to 30 seconds in one piece, and map its spectrum, the posteriors of CTC, and attention.
 
@@ -117,7 +118,7 @@ def map_speech(transcriber: Transcriber, sound: str | Path | Samples, *, beam: i
     width = run.decode.beam_size if beam is None else beam
     if width < 1:
         raise ValueError(f"beam {width}; use a beam of 1 or more")
-    samples = _read(sound, run.data.rate)
+    samples = read_sound(sound, run.data.rate)
     frames, lengths = to_model_input([samples], run.data)
     has_ctc = run.model.ctc_weight > 0
     [found] = transcriber.search(frames, lengths, width, run.decode.length_penalty, log_probs=has_ctc)
@@ -127,17 +128,17 @@ def map_speech(transcriber: Transcriber, sound: str | Path | Samples, *, beam: i
         transcript=transcriber.to_text(found.tokens),
         seconds=len(samples) / run.data.rate,
         words=_words(transcriber, samples, found),
-        spectrogram=_spectrogram(transcriber, samples),
+        spectrogram=spectrogram_of(transcriber, samples),
         times=transcriber.frame_times(int(transcriber.model.subsampled(lengths))),  # type: ignore[operator]
         posteriors=_posteriors(transcriber, found),
         attention=attention,
     )
 
 
-def _read(sound: str | Path | Samples, rate: int) -> Tensor:
-    """The samples (N,) of a sound that can be shown."""
-    if isinstance(sound, str | Path):
-        name = str(sound)
+def read_sound(sound: SoundFile | Samples, rate: int) -> Tensor:
+    """The samples (N,) of a sound that can be shown: a file, its content, or samples."""
+    if isinstance(sound, str | Path | bytes):
+        name = "the sound" if isinstance(sound, bytes) else str(sound)
         _require_short(name, audio_seconds(sound))  # before a file of hours is read
         samples = read_audio(sound, rate)
     else:
@@ -160,7 +161,7 @@ def _words(transcriber: Transcriber, samples: Tensor, found: Recognized) -> list
     return transcriber.timed_words(Piece(0, samples, last=True), found.tokens, found.log_probs)
 
 
-def _spectrogram(transcriber: Transcriber, samples: Tensor) -> Spectrogram:
+def spectrogram_of(transcriber: Transcriber, samples: Tensor) -> Spectrogram:
     """The run's own log-mel channels; cepstra have no frequencies, so a run that reads those is shown by other channels."""
     front = front_end(transcriber.run.data)
     if front.features == "mfcc":

@@ -1,76 +1,60 @@
-"""The steps of a search in words: what the decoder read, what it found likely, and for beam search the tree of outputs."""
+"""The steps of a search in words: what the decoder read, what it found likely, and for beam search the tree of outputs.
+
+Shapes: B sentences, P tokens of the start or prompt, V vocabulary.
+"""
 
 import dataclasses
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import singledispatch
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import torch
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
+from torch import Tensor
 
+from regard.data.audio.batches import to_model_input
+from regard.data.image.io import ImageLike
 from regard.data.terminal import printable
 from regard.data.text.batches import pad
 from regard.data.text.tokenizer import Tokenizer
 from regard.decode import search
+from regard.decode.ctc import JointDecoder
 from regard.decode.fast import decoder
 from regard.decode.logits_processors import logits_processor
-from regard.decode.search import Hypothesis
-from regard.decode.trace import SearchTrace
+from regard.decode.step import Decoder, Source
+from regard.decode.trace import SearchTrace, TraceStep
+from regard.models.conformer import Utterances
+from regard.tasks.captioning import ImageCaptioner
 from regard.tasks.language_model import TextGenerator
-from regard.tasks.translation import Translator
+from regard.tasks.observer import SentenceObserver, TextObserver, require_wanted
+from regard.tasks.speech import Samples, Transcriber
+from regard.tasks.translation import Sampling, Translator
+from regard.view.record_text import GENERATED
+from regard.view.speech_maps import read_sound
 
-__all__ = ["DecodingTrace", "TracedBeam", "TracedBranch", "TracedStep", "TracedWord", "to_table", "to_tree", "trace_decoding"]
+__all__ = ["DecodingTrace", "to_table", "to_tree", "trace_decoding"]
 
-GENERATED = 20  # tokens of a language model, unless asked for others
 STYLE = {"kept": "green", "finished": "bold cyan", "dropped": "dim"}
 
-
-@dataclass(frozen=True)
-class TracedWord:
-    """A token that may come next, and its probability."""
-
-    token: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class TracedBeam:
-    """What the decoder read for a beam: the start token or the prompt, and the output so far; and what may come next."""
-
-    inputs: list[str]
-    top: list[TracedWord]
-
-
-@dataclass(frozen=True)
-class TracedBranch:
-    """A beam extended by a token: `fate` is kept, finished or dropped, `beam` its place in the next step if it is kept."""
-
-    parent: int
-    token: str
-    probability: float
-    score: float  # sum of log-probabilities; of a finished one divided by length ** length_penalty
-    fate: str
-    beam: int | None
-
-
-@dataclass(frozen=True)
-class TracedStep:
-    """One time step, counted from 1."""
-
-    number: int
-    beams: list[TracedBeam]
-    branches: list[TracedBranch]
+Read = Literal["source", "prompt", "image", "sound"]
 
 
 @dataclass(frozen=True)
 class DecodingTrace:
-    """How the answer to one text was found."""
+    """How the answer to one input was found.  A score is log-probability / length ** length_penalty, as the model has it."""
 
-    source: list[str]
+    read: Read  # what the answer is of; a prompt is read by the decoder itself, the others once by an encoder
+    source: list[str]  # tokens of a source or prompt
+    vocab: int  # columns of the softmax
     beam_size: int
     length_penalty: float
-    steps: list[TracedStep]
+    sampling: Sampling | None
+    steps: list[TraceStep[str]]
     answer: list[str]
     text: str
     score: float
@@ -81,73 +65,119 @@ class DecodingTrace:
 
 
 @torch.inference_mode()
-def trace_decoding(predictor: Translator | TextGenerator, text: str, *, beam: int | None = None, top: int = 5,
-                   tokens: int | None = None) -> DecodingTrace:  # fmt: skip
-    """Translate a sentence, or continue a prompt, and keep each step with its `top` most likely tokens.
+def trace_decoding(predictor: object, what: str | Path | ImageLike | Samples, *, beam: int | None = None, top: int = 5,
+                   tokens: int | None = None, sampling: Sampling | None = None,
+                   observer: TextObserver | None = None) -> DecodingTrace:  # fmt: skip
+    """Search for the answer to one input, and keep each step with its `top` most likely tokens.
 
-    `beam` is the run's unless given; a prompt is continued by greedy search unless it is, for at most `tokens` tokens (by default
-    the run's `decode.max_length`, or 20).
+    `what` is a sentence to translate, a prompt to continue, an image to caption, or a sound to transcribe with an attention
+    decoder.  `beam` is the run's unless given; a prompt is continued by greedy search unless it is, for at most `tokens` tokens
+    (by default the run's `decode.max_length`, or 20).  With `sampling` the tokens are drawn instead.  If the observer wants no
+    answer any more, the search ends at the next step and `Unwanted` is raised.
     """
-    if not isinstance(predictor, Translator | TextGenerator):
-        raise ValueError(f"a {type(predictor).__name__} is not traced; use a run that translates or generates text")
     if top < 1 or (beam is not None and beam < 1) or (tokens is not None and tokens < 1):
         raise ValueError(f"top {top}, beam {beam}, tokens {tokens}; use 1 or more")
-    decode, tokenizer, device = predictor.run.decode, predictor.tokenizer, next(predictor.model.parameters()).device
-    width = beam or (decode.beam_size if isinstance(predictor, Translator) else 1)
-    if isinstance(predictor, Translator):
-        answers = predictor.answer_tokenizer
-        [ids] = predictor.encode([text])
-        if not ids:
-            raise ValueError("there is no text; give a sentence with a word in it")
-        predictor.require_short(ids, 1)
-        source = pad([ids], tokenizer.special).to(device)
-        start, limit = torch.tensor([[answers.special.bos]], device=device), predictor.max_answer(len(ids), tokens)
-        ids = [*ids, tokenizer.special.eos]
+    if sampling is not None and beam is not None and beam > 1:
+        raise ValueError(f"beam {beam} and temperature {sampling.temperature}; search with a beam or sample with a temperature")
+    job = _prepare(predictor, what, tokens)
+    decode, device = predictor.run.decode, job.source.device  # type: ignore[attr-defined]
+    recorder, limits, eos = SearchTrace(top), torch.tensor([job.limit], device=device), job.tokenizer.special.eos
+    width = 1 if sampling is not None else beam or (1 if job.read == "prompt" else decode.beam_size)
+    how: dict[str, Any] = {"bos": job.start, "eos": eos, "penalty": decode.length_penalty,
+                           "processor": logits_processor(decode, eos), "recorder": recorder,
+                           "observers": None if observer is None else [SentenceObserver(observer)]}  # fmt: skip
+    if sampling is not None:
+        generator = torch.Generator(device).manual_seed(sampling.seed)
+        [best] = search.sample(job.decoder, job.source, limits, **how, generator=generator, temperature=sampling.temperature,
+                               top_k=sampling.top_k, top_p=sampling.top_p)  # fmt: skip
+    elif width == 1:
+        [best] = search.greedy(job.decoder, job.source, limits, **how)
     else:
-        answers = tokenizer
-        ids, limit = predictor.encode_prompt(text, tokens)
-        if tokens is None and not decode.max_length:
-            limit = min(limit, GENERATED)
-        source = start = torch.tensor([ids], device=device)
-    recorder, limits, eos = SearchTrace(top), torch.tensor([limit], device=device), answers.special.eos
-    processor = logits_processor(decode, eos)
-    if width == 1:
-        [best] = search.greedy(decoder(predictor.model), source, limits, bos=start, eos=eos,
-                               penalty=decode.length_penalty, processor=processor, recorder=recorder)  # fmt: skip
-    else:
-        [[best, *_]] = search.beam(decoder(predictor.model), source, limits, bos=start, eos=eos, width=width,
-                                   penalty=decode.length_penalty, processor=processor, recorder=recorder)  # fmt: skip
-    if isinstance(predictor, Translator):
-        answer = predictor.decode_ids(answers, best.tokens)
-    else:
-        answer = predictor.decode_answer(ids, best.tokens)
-    return _in_words(recorder, tokenizer.display(ids), answers, best, answer, width, decode.length_penalty)
+        [[best, *_]] = search.beam(job.decoder, job.source, limits, **how, width=width)
+    require_wanted(observer)
 
-
-def _in_words(recorder: SearchTrace, source: list[str], tokenizer: Tokenizer, best: Hypothesis, text: str, width: int,
-              penalty: float) -> DecodingTrace:  # fmt: skip
     def words(ids: list[int]) -> list[str]:
-        return [_readable(token) for token in tokenizer.display(ids)]
+        return [_readable(token) for token in job.tokenizer.display(ids)]
 
-    steps = []
-    for step in recorder.sentences[0]:
-        beams = [
-            TracedBeam(words(beam.inputs), [
-                TracedWord(token, likely.probability)
-                for token, likely in zip(words([likely.token for likely in beam.top]), beam.top, strict=True)
-            ])
-            for beam in step.beams
-        ]  # fmt: skip
-        tokens = words([branch.token for branch in step.branches])
-        branches = [
-            TracedBranch(branch.parent, token, branch.probability,
-                         branch.score / step.number**penalty if branch.fate == "finished" else branch.score,
-                         branch.fate, branch.beam)
-            for token, branch in zip(tokens, step.branches, strict=True)
-        ]  # fmt: skip
-        steps.append(TracedStep(step.number, beams, branches))
     assert best.score is not None
-    return DecodingTrace([*map(_readable, source)], width, penalty, steps, words(best.tokens), text, best.score)
+    return DecodingTrace(
+        read=job.read,
+        source=[_readable(token) for token in job.labels],
+        vocab=job.tokenizer.vocab,
+        beam_size=width,
+        length_penalty=decode.length_penalty,
+        sampling=sampling,
+        steps=recorder.in_words(0, words, decode.length_penalty),
+        answer=words(best.tokens),
+        text=job.text(best.tokens),
+        score=best.score,
+    )
+
+
+class _Job(NamedTuple):
+    """One input of a search."""
+
+    read: Read
+    labels: list[str]
+    decoder: Decoder
+    source: Source
+    start: Tensor  # (1, P)
+    limit: int  # of the answer, in tokens, end included
+    tokenizer: Tokenizer  # of the answer
+    text: Callable[[list[int]], str]
+
+
+@singledispatch
+def _prepare(predictor: object, what: Any, tokens: int | None) -> _Job:
+    raise ValueError(f"a {type(predictor).__name__} is not traced; use a run that translates, generates text, captions images, "
+                     f"or transcribes with an attention decoder")  # fmt: skip
+
+
+@_prepare.register
+def _(predictor: Translator, what: str, tokens: int | None) -> _Job:
+    [ids] = predictor.encode([what])
+    if not ids:
+        raise ValueError("there is no text; give a sentence with a word in it")
+    predictor.require_short(ids, 1)
+    device, answers, special = _device(predictor), predictor.answer_tokenizer, predictor.tokenizer.special
+    return _Job("source", predictor.tokenizer.display([*ids, special.eos]), decoder(predictor.model),
+                pad([ids], special).to(device), torch.tensor([[answers.special.bos]], device=device),
+                predictor.max_answer(len(ids), tokens), answers, lambda best: predictor.decode_ids(answers, best))  # fmt: skip
+
+
+@_prepare.register
+def _(predictor: TextGenerator, what: str, tokens: int | None) -> _Job:
+    ids, limit = predictor.encode_prompt(what, tokens)
+    if tokens is None and not predictor.run.decode.max_length:
+        limit = min(limit, GENERATED)
+    prompt = torch.tensor([ids], device=_device(predictor))
+    return _Job("prompt", predictor.tokenizer.display(ids), decoder(predictor.model), prompt, prompt, limit,
+                predictor.tokenizer, lambda best: predictor.decode_answer(ids, best))  # fmt: skip
+
+
+@_prepare.register
+def _(predictor: ImageCaptioner, what: str | Path | ImageLike, tokens: int | None) -> _Job:
+    image, tokenizer = predictor.to_input(what), predictor.tokenizer
+    longest = int(min(tokens or predictor.run.decode.max_length or predictor.run.data.max_len + 1, predictor.model.max_len))  # type: ignore[type-var,arg-type]
+    return _Job("image", [], decoder(predictor.model), image, torch.tensor([[tokenizer.special.bos]], device=image.device),
+                longest, tokenizer, tokenizer.decode)  # fmt: skip
+
+
+@_prepare.register
+def _(predictor: Transcriber, what: str | Path | Samples, tokens: int | None) -> _Job:
+    model: Any = predictor.model
+    weight, special, device = predictor.run.model.ctc_weight, predictor.tokenizer.special, _device(predictor)
+    if weight == 1:
+        raise ValueError("this model reads the answer out by CTC, frame by frame, and has no decoder whose steps could be traced")
+    frames, lengths = (x.to(device) for x in to_model_input([read_sound(what, predictor.run.data.rate)], predictor.run.data))
+    limit = int(model.subsampled(lengths)) + 1  # a token takes a frame at least
+    return _Job("sound", [], JointDecoder(model, weight, special.eos) if weight else decoder(model), Utterances(frames, lengths),
+                torch.tensor([[special.bos]], device=device), min(limit, tokens or predictor.run.decode.max_length or limit),
+                predictor.tokenizer, predictor.to_text)  # fmt: skip
+
+
+def _device(predictor: Any) -> torch.device:
+    return next(predictor.model.parameters()).device
 
 
 def to_table(trace: DecodingTrace) -> Table:

@@ -9,7 +9,7 @@ from regard.data.text.batches import pad
 from regard.data.text.config import TextData
 from regard.data.text.tokenizer import BOS, Tokenizer, train_bpe, train_tokenizer
 from regard.data.text.toys import toy_pairs
-from regard.layers.tap import tap_of, watch
+from regard.layers.tap import AttentionCall, tap_of, watch
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.translation import Translator
@@ -54,7 +54,7 @@ class PointingAttention(nn.Module):
 
     def forward(self, weights: Tensor) -> None:
         if (tap := tap_of(self)) is not None:
-            tap(weights)
+            tap(AttentionCall(weights, weights, weights, weights, weights))
 
 
 class PointingModel(nn.Module):

@@ -24,8 +24,9 @@ from regard.run_folder import RunFolder
 from regard.tasks.image_classification import ImageClassifier
 from regard.tasks.image_generation import ImageGenerator
 from regard.tasks.load import load
-from regard.view.image_maps import MAX_HEADS, ImageMap, Panel, map_image_attention, rollout, to_file
+from regard.view.image_maps import MAX_HEADS, ImageMap, Panel, map_image_attention, to_file
 from regard.view.panels import CONTRAST, GAP, HEADER, OPACITY, PALE, PANEL, TITLE
+from regard.view.record import rollout
 from regard.view.scale import preference_note, ratio_colour
 
 LABELS = ("a $5 bag", "boot", "coat")

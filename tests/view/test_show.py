@@ -75,7 +75,7 @@ GREY = np.zeros((9, 9), np.uint8)
         (lambda v: v.classify(None), "a list of images is wanted, and got NoneType; give files"),
         (lambda v: v.classify({}), "a list of images is wanted, and got dict"),
         (lambda v: v.classify([3]), "an image of type int; wanted a file's name, PIL's image or an array of bytes"),
-        (lambda v: v.classify([b"x"]), "an image of type bytes; wanted"),
+        (lambda v: v.classify([b"x"]), "the image is not a readable image"),
         (lambda v: v.classify([GREY], top=0), "top 0; ask for 1 or more classes"),
         (lambda v: v.classify([GREY], top="1"), "top '1'; ask for"),
         (lambda v: show(v, [GREY, GREY]), "an image of type list; wanted a file's name"),
@@ -142,12 +142,21 @@ def test_every_predictor_has_the_short_repr(kind):
     assert kind.__repr__ is predictor_repr
 
 
-def test_a_text_that_is_an_image_file_gets_a_hint(regard, small_run, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "kind"), [("cat.png", "an image"), ("clip.WAV", "a sound")])
+@pytest.mark.parametrize("out", ["map.html", "map.svg"])
+def test_an_image_or_a_sound_given_to_a_run_that_reads_text_is_refused(regard, small_run, tmp_path, monkeypatch, name, kind, out):
     monkeypatch.chdir(tmp_path)
-    Image.fromarray(GREY).save("cat.png")
-    result = regard("show", small_run, "cat.png")
-    assert result.code == 0
-    assert f"regard: cat.png is an image file, and {small_run} reads text; the name is read as a sentence\n" in result.err
+    (tmp_path / name).write_bytes(b"RIFF")
+    result = regard("show", small_run, name, "--out", out)
+    assert result.code == 2
+    [line] = result.err.splitlines()
+    assert f"{small_run} reads text, and {name} is {kind} file; give a sentence in quotes" in line
+    assert not (tmp_path / out).exists()
+
+
+def test_the_name_of_a_file_that_does_not_exist_is_a_sentence(regard, small_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert regard("show", small_run, "clip.wav", "--out", "map.svg").code == 0
 
 
 def test_an_empty_line_of_file_names_is_called_empty(regard, classifier, tmp_path):
