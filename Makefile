@@ -14,7 +14,7 @@ PARALLEL := -n logical --maxprocesses 8  # a process for each core, with one thr
 
 .PHONY: demo test test-all test-avx2 test-threads test-slow lint bench clean
 
-demo: $(VENV)/installed  ## learn English to Italian phrases in under a minute, translate unseen ones, show the attention
+demo: $(VENV)/installed  ## learn English to Italian phrases in about a minute, translate unseen ones, show the attention
 	$(BIN)/regard train phrasebook --fresh
 	$(BIN)/regard translate runs/phrasebook "I love you very much" "They do not want the old cats here" "He finds the black cat tomorrow"
 	$(BIN)/regard show runs/phrasebook "They do not want the old cats here"
@@ -38,6 +38,7 @@ lint: $(VENV)/tested
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tests/web/tsc.py  # types of the explorer page
 
 bench: $(VENV)/installed  ## speed on this machine compared with peers, about two hours; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/training.py --size all --allocator both
@@ -58,7 +59,7 @@ $(BIN)/python:
 
 $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) torch setuptools
-	$(PIP) --no-build-isolation --editable .
+	$(PIP) --no-build-isolation --editable '.[serve]'
 	touch $@
 
 $(VENV)/tested: $(VENV)/installed

@@ -54,6 +54,7 @@ from regard.view.positions import map_positions as map_positions
 from regard.view.show import show as show
 from regard.view.speech_maps import SpeechMap as SpeechMap
 from regard.view.speech_maps import map_speech as map_speech
+from regard.web.export import export_page as export_page
 
 __version__: str
 __all__: list[str]

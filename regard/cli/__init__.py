@@ -25,6 +25,7 @@ from regard.cli.io import note
 from regard.cli.predict import ask, caption, classify, fill, generate, transcribe, translate
 from regard.cli.runs import runs
 from regard.cli.score import compare, score
+from regard.cli.serve import serve
 from regard.cli.trace import trace
 from regard.cli.train import recipes, train
 from regard.version import VERSION
@@ -38,7 +39,7 @@ app = typer.Typer(
     help="Train, run and see inside Transformers, on your own data, on your own machine.",
 )  # fmt: skip
 VERBS = (train, recipes, translate, ask, generate, fill, classify, caption, transcribe, embed, neighbors, import_, export, score,
-         compare, show, trace, positions, cost, runs, doctor)  # fmt: skip
+         compare, show, serve, trace, positions, cost, runs, doctor)  # fmt: skip
 for verb in VERBS:
     app.command(verb.__name__.rstrip("_"))(verb)
 

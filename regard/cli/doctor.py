@@ -30,7 +30,8 @@ __all__ = ["Check", "doctor"]
 
 CPU_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 PYTHON = (3, 11)
-EXTRAS = {"hub": ("huggingface_hub",), "tables": ("openpyxl", "pyarrow"), "documents": ("docx",)}  # modules by extra
+EXTRAS = {"hub": ("huggingface_hub",), "tables": ("openpyxl", "pyarrow"), "documents": ("docx",),
+          "serve": ("fastapi", "uvicorn", "prometheus_client")}  # modules by extra  # fmt: skip
 SHORT = 2_000_000_000  # bytes of free disk below which trainings may fail
 TIMEOUT = 180  # seconds for a child process
 

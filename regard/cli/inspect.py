@@ -10,9 +10,12 @@ import typer
 
 from regard.cli.failures import BadInput, Failures
 from regard.cli.io import expand_folders, note, write
-from regard.cli.options import Beam, Device, DrawingFile, Head, Json, Layer, RunPath, Strict
+from regard.cli.options import Beam, Device, DrawingFile, Head, Json, Layer, MapFile, RunPath, Strict
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from regard.tasks.load import Predictor
     from regard.view.cost import ImageCost, Part
     from regard.view.show import AnyMap
 
@@ -21,12 +24,14 @@ __all__ = ["cost", "positions", "show"]
 
 def show(
     run: RunPath,
-    what: Annotated[list[str], typer.Argument(
+    what: Annotated[list[str] | None, typer.Argument(
         metavar="SENTENCE|IMAGE|SOUND...", show_default=False,
-        help="Sentences to translate or encode; or image or sound files, and folders of them.")],
+        help="Sentences to translate or encode; or image or sound files, and folders of them.")] = None,
     which: Annotated[str | None, typer.Option(
         help="Of a translator: encoder, decoder (self-attention) or cross.  [default: cross]", show_default=False)] = None,
-    layer: Layer = None, head: Head = None, beam: Beam = None, out: DrawingFile = None, strict: Strict = False,
+    layer: Layer = None, head: Head = None, beam: Beam = None, out: MapFile = None, strict: Strict = False,
+    names: Annotated[bool, typer.Option(
+        "--names", help="List the names under which regard.watch records attention, and the heads of each.")] = False,
     device: Device = "auto",
 ) -> int:  # fmt: skip
     """Show attention weights.
@@ -43,23 +48,35 @@ def show(
     For speech of up to 30 seconds, the spectrogram, the CTC posteriors and the attention over time, in SOUND-attention.png or
     --out: cross-attention of a model with a decoder, else self-attention.  The words and their times are printed.
 
+    With --out map.html, the page of `regard serve` for this input, all layers and heads, in one file that opens from disk.
+
     regard show runs/multi30k "A man is riding a bike." --out bike.png
+
+    regard show runs/multi30k "A man is riding a bike." --out map.html
 
     regard show runs/multi30k "A man is riding a bike." --which decoder --layer 1
 
     regard show runs/fashion-vit boot.png
 
     regard show runs/an4-joint clip.wav
+
+    regard show runs/multi30k --names
     """
     from regard.tasks.load import load
     from regard.view import show as view
-    from regard.view.draw import check_file
+    from regard.view.draw import MAPS, check_file
     from regard.view.maps import check_which
     from regard.view.source import few_steps
 
     side = check_which(which)
     if out:
-        check_file(out)
+        check_file(out, kinds=MAPS)
+    if names:
+        if what:
+            raise ValueError(f"--names lists what the model of {run} records, for any input; leave {what[0]!r} out")
+        return _print_names(load(run, device).model)
+    if not what:
+        raise ValueError(f'nothing to show; give a sentence, an image or a sound, as in: regard show {run} "…"')
     predictor = load(run, device)
     if getattr(predictor, "INPUT", "") not in ("text", "image", "audio"):
         view.show(predictor, "", name=run)  # says which verbs there are
@@ -72,9 +89,13 @@ def show(
         try:
             if isinstance(each, BadInput):
                 raise ValueError(each.error)
-            if not endings and Path(each).suffix.lower() in _endings("image") and Path(each).is_file():
-                note(f"regard: {each} is an image file, and {run} reads text; the name is read as a sentence")
-            attention = view.show(predictor, each, which=side, layer=layer, head=head, beam=beam, name=run)
+            if not endings:
+                _refuse_file(each, run)
+            if out and out.suffix.lower() == ".html":
+                _export_page(predictor, each, out, {"--which": which, "--layer": layer, "--head": head}, beam)
+                attention = None
+            else:
+                attention = view.show(predictor, each, which=side, layer=layer, head=head, beam=beam, name=run)
         except ValueError as error:
             source = each.source if isinstance(each, BadInput) else each
             failures.skip(BadInput(source, str(error)), f"{source}: skipped")
@@ -82,8 +103,33 @@ def show(
         if not failures.succeeded and (warning := few_steps(predictor)):
             note(f"regard: {warning}")
         failures.success()
+        if attention is None:
+            write(f"saved {out}, open it in a browser")
+            continue
         _print_map(attention, each, out or (view.map_file(each) if endings else None))
     return failures.code()
+
+
+def _export_page(predictor: "Predictor", what: str, file: Path, chosen: dict[str, object], beam: int | None) -> None:
+    """Write the explorer's page, which shows every layer and head."""
+    from regard.web.export import export_page
+
+    if given := [option for option, value in chosen.items() if value is not None]:
+        raise ValueError(f"{' and '.join(given)} with {file.name}, which shows all; leave it out, or draw a .png, .svg or .pdf")
+    export_page(predictor, what, file, beam=beam)
+
+
+def _print_names(model: "nn.Module") -> int:
+    """The names of what `watch` records, one a line, and the heads of each."""
+    from regard.layers.tap import attention_modules
+
+    found = attention_modules(model)
+    if not found:
+        note("regard: this model has no attention; regard.watch records nothing of it")
+    for name, part in found.items():
+        heads = int(getattr(part, "heads", 1))  # a recurrent decoder attends with one
+        write(name, f"{heads} head{'' if heads == 1 else 's'}")
+    return 0
 
 
 def _endings(input_: str) -> Collection[str]:
@@ -92,6 +138,15 @@ def _endings(input_: str) -> Collection[str]:
     from regard.data.image.folders import ENDINGS
 
     return {"image": ENDINGS, "audio": SOUNDS}.get(input_, ())
+
+
+def _refuse_file(text: str, run: str) -> None:
+    """A run that reads text would take the name of a picture or a recording for a sentence."""
+    for kind, name in (("image", "an image"), ("audio", "a sound")):
+        if Path(text).suffix.lower() in _endings(kind) and Path(text).is_file():
+            raise ValueError(
+                f"{run} reads text, and {text} is {name} file; give a sentence in quotes, or a run that reads {kind}"
+            )
 
 
 def _print_map(attention: "AnyMap", source: str, file: Path | None) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 __all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Device", "DocumentFile", "DrawingFile", "GlossaryFile", "GridFile",
-           "HFCheckpointPath", "Head", "Images", "Input", "Json", "Layer", "LengthPenalty", "MaskedTexts",
+           "HFCheckpointPath", "Head", "Images", "Input", "Json", "Layer", "LengthPenalty", "MapFile", "MaskedTexts",
            "NBest", "Out", "Precision", "PrefixedTexts", "Recipe", "RunPath", "Seed", "Sentences", "SoundFiles", "Split",
            "SplitTexts", "StopStrings", "Strict", "Temperature", "TextInput", "TextsOrImages",
            "Tokens", "TopK", "TopP", "VectorFile", "Word", "Words"]  # fmt: skip
@@ -39,6 +39,9 @@ TextInput = Annotated[Path | None, typer.Option("--input", show_default=False,
 Out = Annotated[Path | None, typer.Option(help="The run folder.  [default: runs/NAME]", show_default=False)]
 DrawingFile = Annotated[Path | None, typer.Option(
     help="Write a .png, .svg, .pdf or .json file instead.", show_default=False)]
+MapFile = Annotated[Path | None, typer.Option("--out",
+    help="Write an .html, .png, .svg, .pdf or .json file instead; .html is a page with all layers and heads.",
+    show_default=False)]
 Split = Annotated[str, typer.Option(
     help="A split of the run's data (valid, test, test_2016_flickr), or your own file; for images, a folder.")]
 SplitTexts = Annotated[bool | None, typer.Option(

@@ -1,6 +1,6 @@
-"""The verb trace: how a translation is found, step by step."""
+"""The verb trace: how an answer is found, step by step."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -8,19 +8,17 @@ from regard.cli import options
 from regard.cli.io import write_json_text
 from regard.cli.options import Device, Json, RunPath
 
-if TYPE_CHECKING:
-    from regard.tasks.language_model import TextGenerator
-    from regard.tasks.translation import Translator
-
 __all__ = ["trace"]
 
 
 def trace(
     run: RunPath,
-    text: Annotated[str, typer.Argument(help="A sentence to translate, or a prompt to continue.", show_default=False)],
+    what: Annotated[str, typer.Argument(
+        help="A sentence to translate, a prompt to continue, an image or a sound file.", show_default=False)],
     beam: options.Beam = None,
     top: Annotated[int, typer.Option(help="Most likely tokens shown at each step.")] = 5,
-    tokens: options.AnswerTokens = None, device: Device = "auto", json_: Json = False,
+    tokens: options.AnswerTokens = None, temperature: options.Temperature = None, top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0, seed: options.Seed = 0, device: Device = "auto", json_: Json = False,
 ) -> None:  # fmt: skip
     """Show each step of decoding: time step, decoder input and most likely tokens; with a beam also the tree of outputs.
 
@@ -33,15 +31,19 @@ def trace(
 
     from regard.data.terminal import printable
     from regard.tasks.load import load
+    from regard.tasks.translation import Sampling
     from regard.view.trace import to_table, to_tree, trace_decoding
 
-    predictor: Translator | TextGenerator = load(run, device)  # type: ignore[assignment]
-    found = trace_decoding(predictor, text, beam=beam, top=top, tokens=tokens)
+    if temperature is None and (top_k or top_p != 1):
+        raise ValueError("--top-k and --top-p restrict sampling; give a --temperature too, such as 1.0")
+    sampling = None if temperature is None else Sampling(temperature, top_k, top_p, seed)
+    found = trace_decoding(load(run, device), what, beam=beam, top=top, tokens=tokens, sampling=sampling)
     if json_:
         write_json_text(found.to_json())
         return
     console = Console(highlight=False)
-    console.print(printable(f"source  {' '.join(found.source)}", keep=""), markup=False, soft_wrap=True)
+    source = " ".join(found.source) or what
+    console.print(printable(f"source  {source}", keep=""), markup=False, soft_wrap=True)
     console.print(to_table(found))
     if found.beam_size > 1:
         width = max(console.width, 4 * len(found.steps) + 40)  # four columns for each token: a narrow terminal wraps lines

@@ -1,0 +1,444 @@
+/**
+ * Decoding: the notes' inference, one time step after another.  Greedy search, beam search and a sample of the same input side
+ * by side; a player for the steps of one of them; the tree of the beam search.
+ */
+
+import { answerEnd, beamTree, branchOfBeam, treePath } from "./beam_tree.js";
+import { placard, segmented, slider } from "./parts/controls.js";
+import { inkCss, rampCss } from "./parts/colour.js";
+import { el, readableToken, setChildren } from "./parts/dom.js";
+import { fixedNumber, groupedCount, percent } from "./parts/numbers.js";
+import { player } from "./parts/player.js";
+
+/** @typedef {import("./beam_tree.js").DecodingTrace} DecodingTrace */
+/** @typedef {import("./beam_tree.js").TraceBeam} TraceBeam */
+/** @typedef {import("./beam_tree.js").TraceBranch} TraceBranch */
+/** @typedef {import("./types.js").App} App */
+/** @typedef {"greedy" | "beam" | "sample"} SearchName */
+/** @typedef {{[name in SearchName]: DecodingTrace}} DecodingAnswer */
+
+/** @type {SearchName[]} */
+const SEARCH_NAMES = ["greedy", "beam", "sample"];
+const DECODING_DELAY = 300; // milliseconds after the last move of a slider
+const SOFTMAX_ROWS = 7; // of the softmax matrix: the last ones
+const SOFTMAX_COLUMNS = 7;
+const MOST_TRACED = 256; // tokens of an answer, as the server bounds them
+const SHOWN_CHIPS = 64; // tokens of an input that are shown
+
+/** @type {import("./types.js").View} */
+export const DECODING_VIEW = {
+  id: "decoding",
+  title: "Decoding",
+  subtitle: "The answer is generated one token at a time: each step gives every token of the vocabulary a probability.",
+  needsRecord: true,
+  unavailable: (run) => (run.decodes ? "" : `${run.name} answers in one pass, so there are no steps to play. Choose a run that writes text.`),
+  mount: mountDecoding,
+};
+
+/**
+ * The positions of `a` that a longest common subsequence with `b` leaves out: the tokens that differ.
+ * @param {string[]} a
+ * @param {string[]} b
+ * @returns {Set<number>}
+ */
+export function differingTokens(a, b) {
+  const lengths = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
+  for (let i = a.length - 1; i >= 0; i -= 1) {
+    for (let j = b.length - 1; j >= 0; j -= 1) lengths[i][j] = a[i] === b[j] ? lengths[i + 1][j + 1] + 1 : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
+  }
+  const differing = new Set(a.keys());
+  for (let i = 0, j = 0; i < a.length && j < b.length; ) {
+    if (a[i] === b[j]) {
+      differing.delete(i);
+      i += 1;
+      j += 1;
+    } else if (lengths[i + 1][j] >= lengths[i][j + 1]) i += 1;
+    else j += 1;
+  }
+  return differing;
+}
+
+/**
+ * Tokens in a row: those from position `fresh` on are new, `taken` are appended.  Of many only the last are shown.
+ * @param {string[]} tokens
+ * @param {number} fresh
+ * @param {string[]} [taken]
+ */
+function tokenChips(tokens, fresh, taken = []) {
+  const from = tokens.length > SHOWN_CHIPS ? tokens.length - SHOWN_CHIPS : 0;
+  return el(
+    "p",
+    { class: "token-chips" },
+    from > 0 && el("span", { class: "token-chip token-more" }, `${groupedCount(from)} earlier tokens …`),
+    ...tokens.slice(from).map((token, index) => el("span", { class: from + index >= fresh ? "token-chip token-new" : "token-chip" }, readableToken(token))),
+    ...taken.map((token) => el("span", { class: "token-chip token-taken", "data-taken": token }, readableToken(token))),
+  );
+}
+
+/**
+ * The traces with tokens as people read them.  ▁ before the start of a word becomes a dot, and is left out where every token
+ * starts a word, as words and characters do.
+ * @param {DecodingAnswer} found
+ * @returns {{answer: DecodingAnswer, dots: boolean}}
+ */
+export function withReadableSpaces(found) {
+  const special = /^(<.*>|\[.*\])$/s;
+  const steps = SEARCH_NAMES.flatMap((name) => found[name].steps);
+  const tokens = steps.flatMap((step) => [...step.branches.map((branch) => branch.token), ...step.beams.flatMap((beam) => [...beam.inputs, ...beam.top.map((word) => word.token)])]);
+  const dots = tokens.some((token) => !token.startsWith("▁") && !special.test(token));
+  const shown = (/** @type {string} */ token) => (token.startsWith("▁") && token.length > 1 ? `${dots ? "·" : ""}${token.slice(1)}` : token);
+  const rename = (/** @type {DecodingTrace} */ trace) => ({
+    ...trace,
+    source: trace.source.map(shown),
+    answer: trace.answer.map(shown),
+    steps: trace.steps.map((step) => ({
+      ...step,
+      beams: step.beams.map((beam) => ({ ...beam, inputs: beam.inputs.map(shown), top: beam.top.map((word) => ({ ...word, token: shown(word.token) })) })),
+      branches: step.branches.map((branch) => ({ ...branch, token: shown(branch.token) })),
+    })),
+  });
+  return { answer: { greedy: rename(found.greedy), beam: rename(found.beam), sample: rename(found.sample) }, dots };
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {App} app
+ */
+function mountDecoding(root, app) {
+  let shownFor = ""; // the record and the options of what is shown
+  let answer = /** @type {DecodingAnswer | null} */ (null);
+  let chosen = /** @type {SearchName} */ ("greedy");
+  let step = 0;
+  let beam = 0;
+  let asked = 0;
+  let timer = 0;
+  /** @type {Map<string, DecodingAnswer>} */
+  const cache = new Map();
+
+  const message = el("div", {});
+  const answers = el("div", { class: "searches", role: "radiogroup", "aria-label": "Searches" });
+  const controls = {
+    beam: slider({ label: "Beam width", min: 2, max: 10, value: 4, onInput: askSoon }),
+    temperature: slider({ label: "Temperature of the sample", min: 0.1, max: 2, step: 0.1, value: 1, format: (value) => value.toFixed(1), onInput: askSoon }),
+    top_k: slider({ label: "Top-k of the sample", min: 0, max: 50, value: 0, format: (value) => (value ? String(value) : "all tokens"), onInput: askSoon }),
+    seed: slider({ label: "Seed of the sample", min: 0, max: 40, value: 0, onInput: askSoon }),
+  };
+  const settings = el("div", { class: "settings", role: "group", "aria-label": "Options of the searches" }, ...Object.values(controls).map((control) => control.node));
+  const fixed = el("p", { class: "hint", hidden: !app.embedded }, "This saved page holds these three searches. To try other options, open the run: ", el("code", {}, "regard serve RUN"));
+  for (const control of Object.values(controls)) control.input.disabled = app.embedded;
+  const playing = player({ label: "Time step", onStep: showStep });
+  const beamHost = el("div", { class: "decode-beams" });
+  const scene = el("div", { class: "decode-scene" });
+  const tree = beamTree({ onStep: (to) => (chosen === "beam" ? playing.go(to) : choose("beam", to)) });
+  const treeCard = el("section", { class: "card stack", "aria-labelledby": "tree-heading" }, el("h3", { id: "tree-heading" }, "The beam tree"), el("p", { class: "hint" }, ""), tree.node);
+  const steps = el("section", { class: "card stack", "aria-labelledby": "player-heading" }, el("div", { class: "toolbar decode-head" }, el("h3", { id: "player-heading" }, ""), beamHost), playing.node, scene);
+  const about = el("p", { class: "hint" });
+  const content = el("div", { class: "stack" }, answers, about, settings, fixed, steps, treeCard);
+  root.append(message, content);
+
+  /** The options, if the user has changed any: the server knows the defaults, and so does an exported page. */
+  let changed = false;
+  function askSoon() {
+    changed = true;
+    clearTimeout(timer);
+    timer = window.setTimeout(load, DECODING_DELAY);
+  }
+
+  async function load() {
+    const record = app.record;
+    if (!record) return;
+    const body = {
+      ...(changed && { beam: controls.beam.value, temperature: controls.temperature.value, top_k: controls.top_k.value, seed: controls.seed.value }),
+      ...(!app.embedded && app.input?.tokens && { tokens: Math.min(app.input.tokens, MOST_TRACED) }),
+    };
+    const key = `${record.id} ${JSON.stringify(body)}`;
+    const number = (asked += 1);
+    content.classList.add("waiting");
+    if (!answer) {
+      content.hidden = true;
+      setChildren(message, placard({ kind: "loading", title: "Decoding …", text: "Greedy search, beam search and sampling are traced step by step." }));
+    }
+    try {
+      const found = cache.get(key) ?? /** @type {DecodingAnswer} */ (await app.post(`/records/${record.id}/decoding`, body));
+      if (number !== asked) return;
+      if (cache.size > 30) cache.clear();
+      cache.set(key, found);
+      show(found, shownFor !== record.id);
+      shownFor = record.id;
+    } catch (error) {
+      if (number !== asked) return;
+      const text = error instanceof Error ? error.message : String(error);
+      setChildren(message, placard({ kind: "error", title: "This could not be traced", text }));
+      content.hidden = answer === null || shownFor !== record.id;
+      app.announce(text);
+    } finally {
+      if (number === asked) content.classList.remove("waiting");
+    }
+  }
+
+  /** @param {DecodingAnswer} found @param {boolean} fresh  another input than before */
+  function show(found, fresh) {
+    const { answer: readable, dots } = withReadableSpaces(found);
+    answer = readable;
+    about.textContent = `Marked tokens differ from greedy search, in its own answer from beam search. A score is the log-probability of the answer per token: closer to zero is likelier.${dots ? " A dot is the space before a word." : ""}`;
+    setChildren(message);
+    content.hidden = false;
+    if (!changed) {
+      controls.beam.set(found.beam.beam_size);
+      controls.temperature.set(found.sample.sampling?.temperature ?? 1);
+      controls.top_k.set(found.sample.sampling?.top_k ?? 0);
+      controls.seed.set(found.sample.sampling?.seed ?? 0);
+    }
+    tree.setTrace(readable.beam);
+    const [intro] = treeCard.getElementsByClassName("hint");
+    intro.textContent =
+      `At each step every kept output is extended by its likeliest tokens. The ${found.beam.beam_size} best of them are kept, the others dropped. ` +
+      `Each candidate shows the probability of its token and the log-probability of the whole output; of a finished one it is divided by ` +
+      (found.beam.length_penalty === 1 ? "its length." : `its length to the power of ${found.beam.length_penalty}.`);
+    drawAnswers();
+    choose(chosen, fresh ? 0 : step);
+  }
+
+  // ---- the three answers
+
+  function drawAnswers() {
+    if (!answer) return;
+    const all = answer;
+    const best = Math.max(...SEARCH_NAMES.map((name) => all[name].score));
+    setChildren(
+      answers,
+      ...SEARCH_NAMES.map((name) => {
+        const trace = all[name];
+        const other = name === "greedy" ? all.beam : all.greedy;
+        const differing = differingTokens(trace.answer, other.answer);
+        const input = el("input", { type: "radio", name: "search", value: name });
+        input.checked = name === chosen;
+        input.addEventListener("change", () => choose(name, 0));
+        const how =
+          name === "greedy" ? "always the likeliest token"
+          : name === "beam" ? `the ${trace.beam_size} best outputs at a time`
+          : `temperature ${(trace.sampling?.temperature ?? 1).toFixed(1)}${trace.sampling?.top_k ? `, top ${trace.sampling.top_k}` : ""}, seed ${trace.sampling?.seed ?? 0}`;
+        const tokens = trace.answer.map((token, index) => el(differing.has(index) ? "mark" : "span", { class: "answer-token" }, readableToken(token)));
+        return el(
+          "label",
+          { class: "search-card", "data-search": name },
+          input,
+          el("span", { class: "search-name" }, name === "sample" ? "Sampling" : name === "beam" ? "Beam search" : "Greedy search", el("small", {}, how)),
+          el("bdi", { class: "search-text" }, trace.text || "(an empty answer)"),
+          el("span", { class: "search-tokens", "aria-label": `Tokens, of which ${differing.size} are not in the ${name === "greedy" ? "beam" : "greedy"} answer` }, ...tokens),
+          el("span", { class: "search-score", "data-score": trace.score.toFixed(6) }, "score ", el("b", {}, fixedNumber(trace.score, 3)), trace.score >= best - 1e-6 ? el("em", {}, "best") : null,
+            ` · ${trace.steps.length} steps`),
+        );
+      }),
+    );
+  }
+
+  /** @param {SearchName} name @param {number} to */
+  function choose(name, to) {
+    if (!answer) return;
+    chosen = name;
+    for (const input of answers.querySelectorAll("input")) input.checked = input.value === name;
+    const trace = answer[name];
+    const start = name === "beam" ? answerBeams(trace)[0] : 0;
+    beam = start;
+    playing.setSteps(trace.steps.map((one) => `Time step ${one.number} of ${trace.steps.length}`), to);
+    const title = /** @type {HTMLElement} */ (root.querySelector("#player-heading"));
+    title.textContent = `${name === "sample" ? "Sampling" : name === "beam" ? "Beam search" : "Greedy search"}, step by step`;
+    showStep(playing.step);
+  }
+
+  /** The beam of each step that becomes the answer. @param {DecodingTrace} trace */
+  function answerBeams(trace) {
+    const path = treePath(trace, answerEnd(trace));
+    return path.map((at) => trace.steps[at.step].branches[at.branch].parent);
+  }
+
+  // ---- one step
+
+  /** @param {number} to */
+  function showStep(to) {
+    if (!answer) return;
+    const trace = answer[chosen];
+    const beams = trace.steps[to].beams;
+    const path = answerBeams(trace);
+    if (to !== step || beam >= beams.length) beam = path[to] ?? 0;
+    step = to;
+    tree.setStep(Math.min(to, answer.beam.steps.length - 1));
+    setChildren(
+      beamHost,
+      beams.length > 1 &&
+        segmented({
+          label: "Beam",
+          options: beams.map((_, index) => ({ value: String(index), label: index === path[to] ? `${index + 1} (answer)` : String(index + 1) })),
+          value: String(beam),
+          onChange: (value) => {
+            beam = Number(value);
+            drawScene();
+          },
+        }).node,
+    );
+    drawScene();
+  }
+
+  function drawScene() {
+    if (!answer) return;
+    const trace = answer[chosen];
+    const now = trace.steps[step];
+    const read = now.beams[beam];
+    const taken = now.branches.filter((branch) => branch.parent === beam && branch.fate !== "dropped");
+    const prompt = trace.steps[0].beams[0].inputs.length;
+    scene.dataset.step = String(now.number);
+    setChildren(
+      scene,
+      drawEncoder(trace),
+      el(
+        "div",
+        { class: "decode-part decode-inputs" },
+        el("h4", {}, trace.read === "prompt" ? "The decoder reads the prompt and the answer so far" : "Decoder input"),
+        tokenChips(read.inputs, prompt),
+        el("p", { class: "hint" }, now.number === 1 ? (trace.read === "prompt" ? "Before the first step there is only the prompt." : "It starts with the start token alone.") : "The tokens chosen so far are read again; with a cache only the newest one is computed."),
+      ),
+      drawSoftmax(trace, read, taken),
+      drawTop(read, taken),
+      drawResult(read, taken.map((branch) => branch.token)),
+    );
+  }
+
+  /** @param {DecodingTrace} trace */
+  function drawEncoder(trace) {
+    if (trace.read === "prompt") return null;
+    const picture = app.record?.input.picture;
+    const words = { source: "The source", image: "The image", sound: "The sound", prompt: "" };
+    return el(
+      "div",
+      { class: step ? "decode-part decode-encoder done" : "decode-part decode-encoder" },
+      el("h4", {}, "Encoder input"),
+      trace.read === "source"
+        ? tokenChips(trace.source, trace.source.length)
+        : el("p", { class: "token-chips" }, picture && el("img", { src: picture, alt: words[trace.read], class: "decode-picture" }), el("span", { class: "token-chip" }, app.record?.input.name ?? words[trace.read])),
+      el("p", { class: "hint", "data-encoder": step ? "reused" : "runs" }, step ? "The encoder ran once, at step 1. Its output is read again." : "The encoder runs now, and never again: every step reads its output."),
+    );
+  }
+
+  /**
+   * The distributions of the same beam at the steps before, which are the upper rows of the softmax.
+   * @param {DecodingTrace} trace
+   * @returns {TraceBeam[]}
+   */
+  function rowsBefore(trace) {
+    const rows = [trace.steps[step].beams[beam]];
+    let at = branchOfBeam(trace, step, beam);
+    while (at) {
+      const parent = trace.steps[at.step].branches[at.branch].parent;
+      rows.unshift(trace.steps[at.step].beams[parent]);
+      at = branchOfBeam(trace, at.step, parent);
+    }
+    return rows;
+  }
+
+  /**
+   * The softmax as a matrix, (length, vocabulary), of which the last row alone is read.
+   * @param {DecodingTrace} trace
+   * @param {TraceBeam} read
+   * @param {TraceBranch[]} taken
+   */
+  function drawSoftmax(trace, read, taken) {
+    const rows = rowsBefore(trace);
+    const words = [...read.top.slice(0, SOFTMAX_COLUMNS), ...taken.filter((branch) => !read.top.slice(0, SOFTMAX_COLUMNS).some((word) => word.token === branch.token))];
+    const columns = words.map((word) => word.token);
+    const length = read.inputs.length;
+    const first = length - rows.length; // rows of a prompt, which no step has read
+    const from = Math.max(0, length - SOFTMAX_ROWS);
+    const head = el("tr", {}, el("td", {}), ...columns.map((token) => el("th", { scope: "col" }, readableToken(token))), el("th", { scope: "col", class: "more" }, "…"));
+    const body = el("tbody");
+    if (from > 0) body.append(el("tr", { class: "unread" }, el("th", { scope: "row" }, "⋮"), el("td", { colspan: columns.length + 1, class: "more" }, `${from} more rows`)));
+    for (let index = from; index < length; index += 1) {
+      const last = index === length - 1;
+      const row = rows[index - first];
+      const cells = columns.map((token) => {
+        const word = (last ? words : row?.top)?.find((one) => one.token === token);
+        if (!word) return el("td", { class: "unknown", title: row ? "less likely than the tokens that are listed" : "computed, but never read" }, row ? "·" : "");
+        const style = last ? { background: rampCss(word.probability), color: inkCss(word.probability) } : {};
+        return el("td", { style, "data-probability": word.probability.toFixed(6) }, percent(word.probability));
+      });
+      body.append(el("tr", { class: last ? "read" : "unread", "data-read": String(last) }, el("th", { scope: "row" }, readableToken(read.inputs[index])), ...cells, el("td", { class: "more" }, "…")));
+    }
+    return el(
+      "div",
+      { class: "decode-part decode-softmax" },
+      el("h4", {}, "Softmax"),
+      el("div", { class: "table-scroll" }, el("table", { class: "softmax-table", "aria-label": "Softmax: a row for each token read, a column for each token of the vocabulary" }, el("thead", {}, head), body)),
+      el("p", { class: "hint" }, `${groupedCount(length)} ${length === 1 ? "row" : "rows"} × ${groupedCount(trace.vocab)} tokens of the vocabulary. ${length === 1 ? "This row" : "Only the last row"} is read: it says what follows “${readableToken(read.inputs[length - 1])}”.`),
+    );
+  }
+
+  /**
+   * The likeliest tokens, and after a gap those that were taken though they are not among them.
+   * @param {TraceBeam} read
+   * @param {TraceBranch[]} taken
+   */
+  function drawTop(read, taken) {
+    const sampled = read.top.some((word) => word.sampling !== null);
+    const rare = taken.filter((branch) => !read.top.some((word) => word.token === branch.token));
+    const words = [...read.top, ...rare];
+    const most = Math.max(...words.map((word) => Math.max(word.probability, word.sampling ?? 0)), 1e-9);
+    const known = words.reduce((sum, word) => sum + word.probability, 0);
+    const bars = words.map((word) =>
+      el(
+        "li",
+        { class: taken.some((branch) => branch.token === word.token) ? "top-word taken" : "top-word", "data-token": word.token, "data-probability": word.probability.toFixed(6), "data-sampling": word.sampling === null ? null : word.sampling.toFixed(6) },
+        el("bdi", { class: "top-token" }, readableToken(word.token)),
+        el(
+          "span",
+          { class: "top-bars" },
+          el("span", { class: "top-bar", style: { width: `${(100 * word.probability) / most}%` } }),
+          word.sampling !== null && el("span", { class: "top-bar top-sampling", style: { width: `${(100 * word.sampling) / most}%` } }),
+        ),
+        el("span", { class: "top-number" }, percent(word.probability), word.sampling !== null && el("small", {}, percent(word.sampling))),
+      ),
+    );
+    return el(
+      "div",
+      { class: "decode-part decode-top" },
+      el("h4", {}, "Likeliest next tokens"),
+      el("ol", { class: "top-words" }, ...bars.slice(0, read.top.length), rare.length > 0 && el("li", { class: "top-gap", "aria-hidden": "true" }, "⋮"), ...bars.slice(read.top.length)),
+      el("p", { class: "hint" },
+        `All others together ${percent(Math.max(0, 1 - known))}. Entropy ${(read.entropy / Math.LN2).toFixed(1)} bits: as unsure as between ${Math.exp(read.entropy).toFixed(Math.exp(read.entropy) < 10 ? 1 : 0)} equally likely tokens.`,
+        sampled && " The thin bar and the second number are what the sample was drawn by, after temperature and top-k."),
+    );
+  }
+
+  /**
+   * @param {TraceBeam} read
+   * @param {string[]} taken
+   */
+  function drawResult(read, taken) {
+    if (!answer) return null;
+    const trace = answer[chosen];
+    const prompt = trace.steps[0].beams[0].inputs.length;
+    const written = read.inputs.slice(prompt);
+    const last = step === trace.steps.length - 1;
+    const words =
+      !taken.length ? "No extension of this output is among the best: it is dropped."
+      : chosen === "greedy" ? "The likeliest token is appended."
+      : chosen === "sample" ? "The token that was drawn is appended."
+      : taken.length === 1 ? "One extension of this output is among the best."
+      : `${taken.length} extensions of this output are among the best.`;
+    return el(
+      "div",
+      { class: "decode-part decode-result" },
+      el("h4", {}, last && chosen !== "beam" ? "The answer is complete" : "Appended"),
+      tokenChips(written, written.length, taken),
+      el("p", { class: "hint" }, words),
+    );
+  }
+
+  return {
+    update() {
+      if (!app.record) return;
+      if (shownFor === app.record.id) return;
+      playing.pause();
+      load();
+    },
+  };
+}

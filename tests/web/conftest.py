@@ -1,0 +1,150 @@
+"""Browser tests: tiny runs, a real server on a free port, and a page that notices every request and every error."""
+
+import os
+import re
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+HOW_TO = "install Chromium: apt install chromium; pip install playwright"
+PATIENCE = 30_000  # milliseconds after which something that was awaited will never come
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run folder of each family by its name, and `learner`, which has checkpoints."""
+    from tiny_runs import train_learner, write_runs
+
+    home = tmp_path_factory.mktemp("web-runs")
+    return {**write_runs(home), "learner": train_learner(home / "learner")}
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Files to give to the page, by name."""
+    from tiny_runs import write_inputs
+
+    return write_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+def serve(app: object) -> Iterator[str]:
+    """The address of an app that is served as `regard serve` does, on a free port, until the generator is closed."""
+    import uvicorn
+
+    from regard.cli.serve import server_config
+
+    # IPPROTO_TCP: asyncio sends small answers at once only on such sockets; else each waits 40 ms for the client's late ACK
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(128)
+        server = uvicorn.Server(server_config(app))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        give_up = time.monotonic() + PATIENCE / 1000
+        while not server.started:
+            assert thread.is_alive(), "the server stopped before it had started"
+            assert time.monotonic() < give_up, "the server does not start"
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(PATIENCE / 1000)
+            assert not thread.is_alive(), "the server does not stop"
+
+
+@pytest.fixture(scope="module")
+def app(runs: dict[str, Path]) -> object:
+    """The server's app, of all tiny runs."""
+    from regard.web.explorer import ServedRun
+    from regard.web.server import create_app
+
+    return create_app([ServedRun.open(folder, name) for name, folder in runs.items()])
+
+
+@pytest.fixture(scope="module")
+def address(app: object) -> Iterator[str]:
+    """The address of a server of all tiny runs."""
+    yield from serve(app)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    """Debian's Chromium.  Per module: Playwright's event loop would be in the way of other tests of the same process."""
+    program = shutil.which("chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        program = None
+    if program is None:
+        if os.environ.get("REGARD_CI"):
+            pytest.fail(HOW_TO)
+        pytest.skip(HOW_TO)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class PageLog:
+    """What a page asked for and what went wrong in it; a test adds the errors that it provokes to `expected`."""
+
+    requests: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    expected: list[str] = field(default_factory=list)  # patterns
+
+    def follow(self, page: "Page") -> None:
+        """Note all requests and errors of a page."""
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("console", lambda line: self.errors.append(line.text) if line.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: self.errors.append(f"uncaught: {error}"))
+
+    def check(self) -> None:
+        """Fail if a request left this machine or an error was not expected."""
+        outside = [url for url in self.requests if urlsplit(url).hostname not in (None, "127.0.0.1")]
+        assert not outside, f"requests left 127.0.0.1: {outside}"
+        errors = [error for error in self.errors if not any(re.search(pattern, error) for pattern in self.expected)]
+        assert not errors, errors
+
+
+@pytest.fixture
+def log() -> PageLog:
+    """What happened in the pages of this test."""
+    return PageLog()
+
+
+def open_page(browser: "Browser", log: PageLog, width: int = 1280, height: int = 900, **options: object) -> "Page":
+    """An empty page in a context of its own, followed by the log."""
+    context = browser.new_context(viewport={"width": width, "height": height}, reduced_motion="reduce", **options)
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    log.follow(page)
+    return page
+
+
+@pytest.fixture
+def new_page(browser: "Browser", log: PageLog) -> Iterator[object]:
+    """`new_page(width=360, color_scheme="dark")` opens an empty page in a context of its own; all are checked at the end."""
+    pages = []
+
+    def make(**options: object) -> "Page":
+        pages.append(open_page(browser, log, **options))
+        return pages[-1]
+
+    yield make
+    for page in pages:
+        page.context.close()
+    log.check()

@@ -1,0 +1,101 @@
+"""The explorer page as a person uses it: choose a run, give an input, open a view, read a table."""
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page, Request, Route
+
+VIEWS = ("answer", "heads", "steps", "whatif", "decoding", "learning")
+_FRAMES = "() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+_CELLS = """rows => rows.map(row => [...row.querySelectorAll("td")].map(
+  cell => cell.dataset.weight ?? cell.dataset.value ?? cell.textContent))"""
+
+
+class ExplorerPage:
+    """A page that is open at the address of a server, or at an exported file."""
+
+    def __init__(self, page: "Page", address: str, view: str = ""):
+        self.page, self._streamed = page, ""
+        self._waiting: set[Request] = set()  # requests under way
+        page.on("request", lambda request: self._waiting.add(request))
+        for event in ("requestfinished", "requestfailed"):
+            page.on(event, lambda request: self._waiting.discard(request))
+        page.route("**/inspect/stream", self._keep)  # a browser does not keep the body of a stream
+        page.goto(f"{address}#{view}" if view else address)
+        page.locator("html[data-ready=true]").wait_for()
+
+    def choose(self, run: str) -> None:
+        """Choose a run by its name."""
+        self.page.get_by_label("Run", exact=True).select_option(value=run)
+
+    def ask(self, given: str | Path) -> dict[str, Any]:
+        """Type a text or choose a file, and wait for the answer: the record as the server sent it."""
+        self.send(given)
+        self.settled()
+        return json.loads(self._streamed.splitlines()[-1])["record"]
+
+    def send(self, given: str | Path) -> None:
+        """Give an input, and wait until the server has answered."""
+        with self.page.expect_response(lambda response: "/inspect" in response.url):
+            if isinstance(given, Path):
+                self.page.locator("#input-file").set_input_files(given)
+            else:
+                self.page.locator("textarea").fill(given)
+                self.page.keyboard.press("Enter")
+        self.page.locator("#composer[aria-busy=false]").wait_for()
+
+    def _keep(self, route: "Route") -> None:
+        response = route.fetch()
+        self._streamed = response.text()
+        route.fulfill(response=response)
+
+    def settled(self) -> None:
+        """Wait until no request is under way, nothing is shown as loading, and all is drawn."""
+        self.page.locator("html[data-phase=idle]").wait_for()
+        self.page.locator(".placard-loading").wait_for(state="detached")
+        give_up = time.monotonic() + 30
+        self.page.evaluate(_FRAMES)
+        while self._waiting:
+            assert time.monotonic() < give_up, f"no answer: {[request.url for request in self._waiting]}"
+            self.page.evaluate(_FRAMES)
+        self.page.evaluate(_FRAMES)
+
+    def open(self, view: str) -> "Locator":
+        """Open a view by its tab; its panel."""
+        tab = self.page.locator(f"#tab-{view}")
+        tab.click()
+        panel = self.page.locator(f"#panel-{view}")
+        panel.wait_for()
+        self.settled()
+        return panel
+
+
+def read_table(table: "Locator") -> Tensor:
+    """The numbers of a table of weights, or of a small matrix: `data-weight` or `data-value` of its cells, else their text."""
+    rows = table.locator("tbody tr").evaluate_all(_CELLS)
+    return torch.tensor([[float(cell.replace("−", "-").replace("∞", "inf")) for cell in row] for row in rows])
+
+
+def open_table(heatmap: "Locator") -> "Locator":
+    """“Show as table” of a heat map, opened and complete."""
+    details = heatmap.locator("details").filter(has_text="Show as table").first
+    if not details.evaluate("node => node.open"):
+        details.locator("summary").first.click()
+    table = details.locator("table.weights-table")
+    table.wait_for()
+    table.locator("td", has_text="…").first.wait_for(state="detached")
+    return table
+
+
+def forget_records(app: Any) -> None:
+    """Empty the store of a server's app, as many later records would."""
+    store = app.state.serving.explorer.store
+    with store._lock:
+        store._records.clear()
+        store.bytes = 0

@@ -1,0 +1,186 @@
+"""The decoding view in a real browser: its numbers are those of the model, its controls ask again, keys do what a mouse does."""
+
+import re
+
+import pytest
+import torch
+from explorer_page import ExplorerPage
+from page_checks import check, tab_stops
+from tiny_runs import TEXT, TEXTS
+
+import regard
+from regard.tasks.translation import Sampling
+from regard.view.trace import trace_decoding
+
+BARS = "items => items.map(item => [item.dataset.token, +item.dataset.probability, item.dataset.sampling])"
+
+
+def shown(tokens: list[str]) -> list[str]:
+    """Tokens as the page has them: a dot for the space before a word."""
+    return [re.sub("^▁(?=.)", "·", token) for token in tokens]
+
+
+def opened(new_page, address: str, run: str, given, **how):
+    """The decoding view of an answered input."""
+    explorer = ExplorerPage(new_page(**how), address)
+    explorer.choose(run)
+    explorer.ask(given)
+    panel = explorer.open("decoding")
+    panel.locator(".search-card").first.wait_for()
+    return explorer, panel
+
+
+def slide(explorer: ExplorerPage, label: str, value: float) -> None:
+    """Move a slider, and wait for the answer."""
+    with explorer.page.expect_response(lambda response: "/decoding" in response.url):
+        explorer.page.locator("#panel-decoding").get_by_label(label).fill(str(value))
+    explorer.page.locator(".view-decoding > .waiting").wait_for(state="detached")
+
+
+def test_each_step_shows_the_row_of_the_softmax_that_the_model_computes(new_page, address, runs):
+    _, panel = opened(new_page, address, "transformer", TEXT)
+    predictor = regard.load(runs["transformer"])
+    trace = trace_decoding(predictor, TEXT, beam=1, top=8)
+    [answer] = predictor.translate([TEXT], beam=1)
+    ids = [predictor.answer_tokenizer.special.bos, *answer.ids]
+    source = torch.tensor([[*predictor.encode([TEXT])[0], predictor.tokenizer.special.eos]])
+    with torch.no_grad():  # all steps at once, without a cache
+        rows = predictor.model.output(predictor.model.features(source, torch.tensor([ids]))).softmax(-1)[0]
+    assert panel.locator(".player-step").inner_text() == f"Time step 1 of {len(trace.steps)}"
+    for number, step in enumerate(trace.steps):
+        scene = panel.locator(f'.decode-scene[data-step="{number + 1}"]')
+        scene.wait_for()
+        chips = scene.locator(".decode-inputs .token-chip").all_inner_texts()
+        assert chips == shown(predictor.answer_tokenizer.display(ids[: number + 1]))
+        bars = scene.locator(".top-word").evaluate_all(BARS)
+        best, tokens = rows[number].topk(8)
+        assert [bar[0] for bar in bars] == shown(predictor.answer_tokenizer.display(tokens.tolist()))
+        assert [bar[1] for bar in bars] == pytest.approx(best.tolist(), abs=1e-5)
+        read = scene.locator(".softmax-table tr[data-read=true] td[data-probability]")
+        cells = read.evaluate_all("cells => cells.map(cell => +cell.dataset.probability)")
+        assert cells == pytest.approx(best.tolist()[: len(cells)], abs=1e-5)
+        assert scene.locator(".softmax-table tr[data-read]").count() == min(number + 1, 7)
+        assert scene.locator("[data-encoder]").get_attribute("data-encoder") == ("reused" if number else "runs")
+        assert scene.locator("[data-taken]").all_inner_texts() == shown([step.branches[0].token])
+        if number < len(trace.steps) - 1:
+            panel.get_by_role("button", name="Step on").click()
+    assert panel.get_by_role("button", name="Step on").is_disabled()
+
+
+@pytest.mark.parametrize("run", ["transformer", "gpt"])
+def test_the_tree_has_every_candidate_with_its_score_and_fate(new_page, address, runs, run):
+    _, panel = opened(new_page, address, run, TEXTS[run])
+    length = int(panel.locator(".player-step").inner_text().split()[-1])  # of the greedy answer: what was asked for
+    trace = trace_decoding(regard.load(runs[run]), TEXTS[run], beam=2, top=8, tokens=length if run == "gpt" else None)
+    nodes = panel.locator(".tree-node[data-branch]").evaluate_all(
+        "nodes => nodes.map(node => [+node.dataset.step, node.dataset.fate, +node.dataset.score, +node.dataset.probability])"
+    )
+    wanted = [
+        [step.number, branch.fate, pytest.approx(branch.score, abs=1e-4), pytest.approx(branch.probability, abs=1e-5)]
+        for step in trace.steps for branch in step.branches
+    ]  # fmt: skip
+    assert nodes == wanted
+    score = panel.locator('[data-search="beam"] .search-score').get_attribute("data-score")
+    assert float(score) == pytest.approx(trace.score, abs=1e-4)
+    finished = panel.locator(".tree-node.tree-finished.on-answer")
+    assert float(finished.get_attribute("data-score")) == pytest.approx(trace.score, abs=1e-4)
+
+
+def test_the_controls_change_their_search_and_nothing_else(new_page, address, runs):
+    explorer, panel = opened(new_page, address, "transformer", TEXT)
+    predictor = regard.load(runs["transformer"])
+
+    def texts() -> dict[str, str]:
+        read = "cards => cards.map(card => [card.dataset.search, card.querySelector('bdi').textContent])"
+        return dict(panel.locator(".search-card").evaluate_all(read))
+
+    def traced(**how) -> str:
+        return trace_decoding(predictor, TEXT, **how).text
+
+    wanted = {"greedy": traced(beam=1), "beam": traced(beam=2), "sample": traced(sampling=Sampling())}
+    assert texts() == wanted
+    slide(explorer, "Beam width", 6)
+    wanted["beam"] = traced(beam=6)
+    assert texts() == wanted
+    slide(explorer, "Seed of the sample", 3)
+    slide(explorer, "Temperature of the sample", 1.7)
+    slide(explorer, "Top-k of the sample", 5)
+    wanted["sample"] = traced(sampling=Sampling(1.7, 5, 1.0, 3))
+    assert texts() == wanted
+    panel.locator('[data-search="sample"] input').check(force=True)
+    bars = panel.locator(".top-word").evaluate_all(BARS)
+    first = trace_decoding(predictor, TEXT, sampling=Sampling(1.7, 5, 1.0, 3), top=8).steps[0].beams[0].top
+    assert [float(bar[2]) for bar in bars[:8]] == pytest.approx([word.sampling for word in first], abs=1e-5)
+    assert [float(bar[2]) for bar in bars[5:]] == [0, 0, 0]  # top-k leaves five
+
+
+def test_a_drawn_token_that_is_not_among_the_likeliest_is_shown_with_its_probability(new_page, address, runs):
+    explorer, panel = opened(new_page, address, "transformer", TEXT)
+    slide(explorer, "Temperature of the sample", 2)
+    panel.locator('[data-search="sample"] input').check(force=True)
+    trace = trace_decoding(regard.load(runs["transformer"]), TEXT, top=8, sampling=Sampling(temperature=2.0))
+    rare = 0
+    for number, step in enumerate(trace.steps, 1):
+        panel.locator(f'.decode-scene[data-step="{number}"]').wait_for()
+        [branch], tokens = step.branches, [word.token for word in step.beams[0].top]
+        [bar] = panel.locator(".top-word.taken").evaluate_all(BARS)
+        assert bar[0] == shown([branch.token])[0]
+        assert [bar[1], float(bar[2])] == pytest.approx([branch.probability, branch.sampling], abs=1e-5)
+        rare += branch.token not in tokens
+        if number < len(trace.steps):
+            panel.get_by_role("button", name="Step on").click()
+    assert rare  # or the test shows nothing
+
+
+def test_tokens_that_differ_from_greedy_search_are_marked(new_page, address, runs):
+    explorer, panel = opened(new_page, address, "transformer", TEXT)
+    slide(explorer, "Seed of the sample", 5)
+    predictor = regard.load(runs["transformer"])
+    greedy, sample = trace_decoding(predictor, TEXT, beam=1), trace_decoding(predictor, TEXT, sampling=Sampling(seed=5))
+    assert greedy.answer != sample.answer
+    common = [[0] * (len(greedy.answer) + 1) for _ in range(len(sample.answer) + 1)]  # of the first tokens of both
+    for i, a in enumerate(sample.answer):
+        for j, b in enumerate(greedy.answer):
+            common[i + 1][j + 1] = common[i][j] + 1 if a == b else max(common[i][j + 1], common[i + 1][j])
+    marked = panel.locator('[data-search="sample"] mark').count()
+    assert marked == len(sample.answer) - common[-1][-1]
+
+
+def test_the_player_and_the_tree_are_used_without_a_mouse(new_page, address):
+    explorer, panel = opened(new_page, address, "transformer", TEXT)
+    page, step = explorer.page, panel.locator(".player-step")
+    panel.get_by_label("Time step").last.focus()
+    page.keyboard.press("End")
+    last = step.inner_text()
+    assert re.fullmatch(r"Time step (\d+) of \1", last)
+    page.keyboard.press("ArrowLeft")
+    assert step.inner_text() != last
+    page.keyboard.press("Home")
+    assert step.inner_text().startswith("Time step 1 of")
+    page.keyboard.press(" ")
+    panel.locator('.player[data-playing=true][data-step="1"]').wait_for()  # it plays
+    page.keyboard.press(" ")
+    panel.locator(".player[data-playing=false]").wait_for()
+    panel.locator('.tree-node[tabindex="0"]').focus()
+    readout = panel.locator(".tree-readout")
+    before = readout.inner_text()
+    page.keyboard.press("ArrowLeft")  # to the output it extends
+    assert int(readout.get_attribute("data-step")) == int(re.match(r"Step (\d+)", before)[1]) - 1
+    page.keyboard.press("ArrowDown")
+    assert readout.get_attribute("data-branch") != "0"
+
+
+def test_a_run_without_steps_says_why(new_page, address):
+    explorer = ExplorerPage(new_page(), address)
+    explorer.choose("bert")
+    explorer.ask(TEXTS["bert"])
+    assert "answers in one pass" in explorer.open("decoding").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_view_is_readable_narrow_and_named(new_page, address, scheme):
+    explorer, panel = opened(new_page, address, "transformer", TEXT, width=360, color_scheme=scheme)
+    panel.get_by_role("button", name="Step on").click()
+    for what in ("lowContrast", "tooWide", "moving", "nameless"):
+        assert check(explorer.page, what) == [], what
+    assert [stop for stop in tab_stops(explorer.page) if not stop["marked"]] == []

@@ -1,0 +1,317 @@
+"""The numbers in the page are those of the model: each family, each view, in a real browser.
+
+What is wanted comes from a direct forward pass inside `watch` (explicit.py); what is found is read from the page's tables.
+"""
+
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import explicit
+import pytest
+import torch
+from explorer_page import ExplorerPage, open_table, read_table
+from tiny_runs import EVERY_FAMILY, SOUNDS, TEXT, TEXTS
+from torch import Tensor
+
+import regard
+from regard.tasks.load import Predictor
+
+CLOSE = {"rtol": 0, "atol": 1e-4}
+EACH = pytest.mark.parametrize("family", EVERY_FAMILY)
+
+
+@pytest.fixture(scope="module")
+def predictors(runs):
+    """The model of each run, loaded once more."""
+    return {name: regard.load(folder) for name, folder in runs.items()}
+
+
+def given_to(family: str, inputs: dict[str, Path]) -> str | Path:
+    """The input of a family."""
+    return TEXTS.get(family) or inputs["sound.wav" if family in SOUNDS else "picture.png"]
+
+
+def ask(new_page, address: str, run: str, given: str | Path) -> tuple[ExplorerPage, dict]:
+    """A page that has answered, and the record it got."""
+    explorer = ExplorerPage(new_page(), address)
+    explorer.choose(run)
+    return explorer, explorer.ask(given)
+
+
+def assert_distributions(weights: Tensor) -> None:
+    """Each row sums to one."""
+    torch.testing.assert_close(weights.sum(-1), torch.ones(len(weights)), rtol=0, atol=len(weights[0]) * 1e-5)
+
+
+# -- view 2: all heads
+
+
+@EACH
+def test_every_head_shows_the_weights_of_the_explicit_path(new_page, address, predictors, inputs, family):
+    given, predictor = given_to(family, inputs), predictors[family]
+    explorer, record = ask(new_page, address, family, given)
+    wanted = explicit.attention(family, predictor, given, record["answer"]["text"])
+    assert [layer["name"] for layer in record["layers"]] == list(wanted)
+    panel = explorer.open("heads")
+    panel.locator('[data-head="0-0"]').click()
+    for layer, weights in enumerate(wanted.values()):
+        for head, matrix in enumerate(weights):
+            table = read_table(open_table(panel.locator(".detail-matrix .heatmap")))
+            torch.testing.assert_close(table, matrix, **CLOSE)
+            assert_distributions(table)
+            if (layer, head) != (len(wanted) - 1, len(weights) - 1):
+                explorer.page.get_by_role("button", name="Next head").click()
+    panel.get_by_role("button", name="All heads").click()
+    if len(weights) > 1:
+        panel.locator(f'[data-head="{layer}-mean"]').click()
+        torch.testing.assert_close(read_table(open_table(panel.locator(".detail-matrix .heatmap"))), weights.mean(0), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("family", "group", "stack"), [("transformer", 0, "encoder"), ("gpt", 0, ""), ("bert", 0, ""), ("vit", 0, "")]
+)
+def test_the_rollout_is_the_product_of_all_layers_with_their_residual_paths(new_page, address, predictors, inputs, family, group,
+                                                                            stack):  # fmt: skip
+    given = given_to(family, inputs)
+    explorer, record = ask(new_page, address, family, given)
+    weights = explicit.attention(family, predictors[family], given, record["answer"]["text"])
+    layers = [each for name, each in weights.items() if name.startswith(stack)]
+    wanted = torch.eye(layers[0].shape[-1])
+    for each in layers:
+        mixed = 0.5 * each.mean(0) + 0.5 * torch.eye(len(wanted))
+        wanted = mixed / mixed.sum(-1, keepdim=True) @ wanted
+    panel = explorer.open("heads")
+    panel.locator(".head-group").nth(group).get_by_role("button", name="Rollout").click()
+    torch.testing.assert_close(read_table(open_table(panel.locator(".detail-matrix .heatmap"))), wanted, **CLOSE)
+
+
+# -- view 1: answer and alignment
+
+
+@EACH
+def test_the_answer_is_the_models_and_its_table_holds_the_alignment(new_page, address, predictors, inputs, family):
+    given, predictor = given_to(family, inputs), predictors[family]
+    explorer, record = ask(new_page, address, family, given)
+    answer = record["answer"]["text"]
+    assert answer == direct_answer(family, predictor, given, len(record["answer"]["items"]))
+    weights = explicit.attention(family, predictor, given, answer)
+    wanted = explicit.alignment(family, predictor, given, weights, answer)
+    panel = explorer.open("answer")
+    found = read_table(open_table(panel))
+    found = found if family in TEXTS else found.T  # a picture or sound has a row for each place
+    torch.testing.assert_close(found, wanted, **CLOSE)
+    assert_distributions(found)
+
+
+def direct_answer(family: str, predictor: Predictor, given: str | Path, tokens: int) -> str:
+    if family in ("transformer", "bahdanau", "t5"):
+        return predictor.translate([given])[0].text
+    if family == "gpt":
+        return predictor.generate(given, temperature=0, tokens=tokens)
+    if family == "bert":
+        return predictor.fill(given).text
+    if family == "captioner":
+        return predictor.caption([given])[0].text
+    if family == "conformer":
+        return predictor.transcribe([given])[0].text
+    return predictor.classify([given])[0][0].text
+
+
+# -- view 3: step by step
+
+STAGES = ("x", "q", "k", "v", "scores", "scaled", "masked", "weights", "output")
+
+
+def open_steps(explorer: ExplorerPage, layer: int, head: int, query: int):
+    """The numbers of one query of a head of the input."""
+    panel = explorer.open("steps")
+    panel.locator("label", has_text="Your input").click()
+    for label, value in (("Layer", layer), ("Head", head), ("Query", query)):
+        explorer.settled()
+        panel.get_by_label(label, exact=True).select_option(index=value)  # a value would also match a label
+    explorer.settled()
+    return panel
+
+
+def read_stages(explorer: ExplorerPage, names: Sequence[str] = STAGES) -> dict[str, Tensor]:
+    """Matrices of the view, every column of them."""
+    panel, found = explorer.page.locator("#panel-steps"), {}
+    explorer.settled()
+    for name in names:
+        matrix = panel.locator(f'[data-matrix="{name}"]')
+        if matrix.get_by_role("button", name="Show all").count():
+            matrix.get_by_role("button", name="Show all").click()
+            explorer.settled()
+        if matrix.count():
+            found[name] = read_table(matrix.locator("table"))
+    return found
+
+
+def direct_stages(model, name: str, head: int, x: Tensor, causal: bool = False, scaled: bool = True, temperature: float = 1.0):
+    """The same from the weights of the model, by the formula."""
+    q, k, v = explicit.projections(model.get_submodule(name), head, x)
+    scores = q @ k.T
+    scaled_scores = scores / q.shape[-1] ** 0.5 if scaled else scores
+    allowed = torch.ones_like(scores, dtype=torch.bool).tril() if causal else torch.ones_like(scores, dtype=torch.bool)
+    masked = scaled_scores.masked_fill(~allowed, -torch.inf)
+    weights = (masked / temperature).softmax(-1)
+    found = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "scaled": scaled_scores, "masked": masked, "weights": weights,
+             "output": weights @ v}  # fmt: skip
+    return found if causal else {key: value for key, value in found.items() if key != "masked"}
+
+
+def assert_stages(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    """The page shows at most eight queries and ten keys: here all of them, as the input is short."""
+    assert found.keys() - {"masked"} == wanted.keys() - {"masked"}  # without a mask, "masked" repeats the scaled scores
+    for name in wanted.keys() & found.keys():
+        torch.testing.assert_close(found[name], wanted[name], **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("head", [0, 2])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_the_steps_are_those_of_the_formula(new_page, address, predictors, layer, head):
+    model, read = predictors["transformer"].model, explicit.translation_ids(predictors["transformer"], TEXT)
+    explorer, _ = ask(new_page, address, "transformer", TEXT)
+    open_steps(explorer, layer, head, query=3)
+    found = read_stages(explorer)
+    name = f"encoder.{layer}.attn"
+    assert_stages(found, direct_stages(model, name, head, explicit.inputs_of(model, name, *read)))
+    torch.testing.assert_close(
+        found["weights"], explicit.attention("transformer", predictors["transformer"], TEXT)[name][head], **CLOSE
+    )
+
+
+def row_labels(panel) -> list[str]:
+    """The names of the queries."""
+    return panel.locator('[data-matrix="x"] tbody th').all_text_contents()
+
+
+def test_the_six_words_need_no_input(new_page, address):
+    explorer = ExplorerPage(new_page(), address, "steps")
+    panel = explorer.page.locator("#panel-steps")
+    panel.locator('[data-matrix="weights"]').wait_for()
+    assert row_labels(panel) == ["YOUR", "CAT", "IS", "A", "LOVELY", "CAT"]
+    found = read_stages(explorer, ("x", "weights", "output"))
+    wanted = (found["x"] @ found["x"].T / 512**0.5).softmax(-1)  # q, k and v are the input itself
+    torch.testing.assert_close(found["weights"], wanted, **CLOSE)
+    torch.testing.assert_close(found["output"], wanted @ found["x"], **CLOSE)
+    panel.get_by_role("switch", name="Positions").click()
+    panel.locator('[data-stage="x"][data-changed="true"]').wait_for()
+    cat, other_cat = read_stages(explorer, ("weights",))["weights"][[1, 5]]
+    torch.testing.assert_close(cat, other_cat, rtol=0, atol=0)  # without positions the two are one
+
+
+@EACH
+def test_the_steps_of_every_family_end_in_its_weights(new_page, address, predictors, inputs, family):
+    given = given_to(family, inputs)
+    explorer, record = ask(new_page, address, family, given)
+    wanted = list(explicit.attention(family, predictors[family], given, record["answer"]["text"]).values())
+    for layer in {len(wanted) // 2, len(wanted) - 1}:
+        head = len(wanted[layer]) - 1
+        panel = open_steps(explorer, layer, head, query=4)
+        matrix = panel.locator('[data-matrix="weights"]')
+        rows, columns = ([int(one) for one in matrix.get_attribute(f"data-{name}").split(",")] for name in ("rows", "columns"))
+        assert 4 in rows
+        torch.testing.assert_close(read_table(matrix.locator("table")), wanted[layer][head][rows][:, columns], **CLOSE)
+
+
+# -- view 4: what if
+
+
+def assert_what_if(panel, translator: Predictor, changed: Predictor, source: Tensor, text: str) -> None:
+    """The view's verdict on a change is what the changed model computes."""
+    ids, (whole, target) = explicit.answered_ids(translator, TEXT), explicit.translation_ids(translator, TEXT)
+    before = explicit.answer_logprobs(translator.model, whole, target, ids)
+    after = explicit.answer_logprobs(changed.model, source, target, ids)
+    assert abs(float(after.sum() - before.sum())) > 0.01  # else it would not be seen that nothing was switched off
+    for name, wanted in (("before", before), ("after", after)):
+        found = float(panel.locator(f".logprob-{name}").get_attribute("data-value"))
+        assert found == pytest.approx(float(wanted.sum()), abs=1e-4)
+    cells = panel.locator(".probability-table tbody td[data-value]")
+    rows = cells.evaluate_all("cells => cells.map(cell => +cell.dataset.value)")
+    torch.testing.assert_close(torch.tensor(rows).view(-1, 2), torch.stack((before, after), 1).exp(), **CLOSE)
+    said = panel.locator(".answer-after").text_content().removesuffix("the same")
+    assert said.strip() == changed.translate([text])[0].text.strip()
+
+
+@pytest.mark.parametrize(
+    ("layer", "name", "head"), [(0, "encoder.0.attn", 1), (3, "decoder.0.cross", 2), (4, "decoder.1.attn", 0)]
+)
+def test_a_switched_off_head_is_one_that_the_output_projection_ignores(new_page, address, predictors, layer, name, head):
+    translator = predictors["transformer"]
+    explorer, _ = ask(new_page, address, "transformer", TEXT)
+    panel = explorer.open("whatif")
+    panel.locator(f'.head-switch[data-layer="{layer}"][data-head="{head}"]').click()
+    panel.locator(".logprob-after").wait_for()
+    changed = dataclasses.replace(translator, model=explicit.without_head(translator.model, name, head))
+    assert_what_if(panel, translator, changed, explicit.translation_ids(translator, TEXT)[0], TEXT)
+
+
+def test_a_switched_off_layer_is_one_without_any_of_its_heads(new_page, address, predictors):
+    translator = predictors["transformer"]
+    explorer, _ = ask(new_page, address, "transformer", TEXT)
+    panel = explorer.open("whatif")
+    panel.locator('.layer-switch[data-layer="1"]').click()
+    panel.locator(".logprob-after").wait_for()
+    model = translator.model
+    for head in range(3):
+        model = explicit.without_head(model, "encoder.1.attn", head)
+    changed = dataclasses.replace(translator, model=model)
+    assert_what_if(panel, translator, changed, explicit.translation_ids(translator, TEXT)[0], TEXT)
+
+
+def test_a_switched_off_word_is_one_that_the_model_does_not_read(new_page, address, predictors):
+    translator = predictors["transformer"]
+    explorer, _ = ask(new_page, address, "transformer", TEXT)
+    panel = explorer.open("whatif")
+    panel.get_by_role("button", name="Word old").click()
+    panel.locator(".logprob-after").wait_for()
+    shorter = TEXT.replace("old ", "")
+    source = explicit.translation_ids(translator, shorter)[0]
+    assert source.shape[1] == explicit.translation_ids(translator, TEXT)[0].shape[1] - 1
+    assert_what_if(panel, translator, translator, source, shorter)
+
+
+def test_the_ranking_lists_every_head_with_what_the_answer_loses_without_it(new_page, address, predictors):
+    translator = predictors["transformer"]
+    explorer, record = ask(new_page, address, "transformer", TEXT)
+    panel = explorer.open("whatif")
+    panel.get_by_role("button", name="Measure every head").click()
+    panel.get_by_role("button", name="Show all").click()
+    rows = panel.locator(".ranking-table tbody tr").evaluate_all(
+        "rows => rows.map(({dataset}) => [dataset.layer, dataset.head, dataset.drop].map(Number))"
+    )
+    assert [row[2] for row in rows] == sorted((row[2] for row in rows), reverse=True)
+    ids, read = explicit.answered_ids(translator, TEXT), explicit.translation_ids(translator, TEXT)
+    base = explicit.answer_logprobs(translator.model, *read, ids).sum()
+    wanted = {
+        (layer["index"], head): float(
+            base - explicit.answer_logprobs(explicit.without_head(translator.model, layer["name"], head), *read, ids).sum()
+        )
+        for layer in record["layers"]
+        for head in range(layer["heads"])
+    }
+    assert {(int(layer), int(head)): drop for layer, head, drop in rows} == pytest.approx(wanted, abs=1e-3)
+
+
+# -- checkpoints
+
+
+@pytest.mark.parametrize("step", [50, 150])
+def test_a_checkpoint_shows_its_own_weights(new_page, address, runs, predictors, tmp_path, step):
+    learner, text = predictors["learner"], "I love you very much"
+    explorer = ExplorerPage(new_page(), address)
+    explorer.choose("learner")
+    explorer.page.get_by_text("Options", exact=True).click()
+    explorer.page.get_by_label("Checkpoint").select_option(label=f"step {step}{', the last' if step == 150 else ''}")
+    assert explorer.ask(text)["checkpoint"] == step
+    folder = Path(shutil.copytree(runs["learner"], tmp_path / "earlier"))
+    shutil.copy(folder / "checkpoints" / f"step-{step:08}" / "model.safetensors", folder / "model.safetensors")
+    wanted = explicit.attention("transformer", regard.load(folder), text)["encoder.0.attn"]
+    panel = explorer.open("heads")
+    panel.locator('[data-head="0-1"]').click()
+    torch.testing.assert_close(read_table(open_table(panel.locator(".detail-matrix .heatmap"))), wanted[1], **CLOSE)
+    if step != 150:
+        assert (wanted - explicit.attention("transformer", learner, text)["encoder.0.attn"]).abs().max() > 0.01
