@@ -1,10 +1,14 @@
 """The README is true: its commands and its Python example run as pasted."""
 
 import ast
+import json
 import os
 import re
 import shlex
+import signal
 import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -78,9 +82,13 @@ def test_the_commands_run_as_pasted(regard, tmp_path, monkeypatch, minilm):
              "flickr8k-attend": TINY_CAPTIONER, "captions": [*TINY_CAPTIONER, "train.batch_size=2"],
              "an4-joint": TINY_CONFORMER, "speech": TINY_CONFORMER,
              "mnist-image-gpt": ["model.dim=16", "model.depth=1", "model.heads=2", "model.image=8"]}  # fmt: skip
+    assert regard("train", "phrasebook", *few, *shape).code == 0  # as `make demo` does
     verbs = set()
     for words in commands():
         verbs.add(words[1])
+        if words[1] == "serve":  # runs until it is stopped
+            _serve(words[2:])
+            continue
         extra = few if words[1] == "train" and "--resume" not in words else []
         if extra and not any(word.startswith("init=") for word in words):
             extra = [*extra, *small.get(words[2], shape)]
@@ -89,9 +97,29 @@ def test_the_commands_run_as_pasted(regard, tmp_path, monkeypatch, minilm):
         assert done.code == 0, f"{words}: {done.err}"
         assert done.out, words
     texts = {"generate", "fill", "classify", "ask", "embed", "neighbors", "import", "export", "caption", "transcribe"}
-    assert verbs == {"train", "translate", "score", "compare", "show", "trace", "cost", *texts}
-    for image in ("bike.png", "lengths.png", "boot-attention.png", "samples.png", "words.png"):
+    assert verbs == {"train", "translate", "score", "compare", "show", "serve", "trace", "cost", *texts}
+    for image in ("map.html", "lengths.png", "boot-attention.png", "samples.png", "words.png"):
         assert (tmp_path / image).stat().st_size > 1000
+
+
+def _serve(arguments: list[str]) -> None:
+    """Start the server as a user does, on a free port, and send it the curl command of the README."""
+    server = subprocess.Popen([sys.executable, "-m", "regard", "serve", *arguments, "--port", "0"], stdout=subprocess.PIPE,
+                              text=True)  # fmt: skip
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        [line] = [line for block in blocks() for line in block.splitlines() if line.startswith("curl ")]
+        curl = shlex.split(line)
+        request = urllib.request.Request(
+            curl[-1].replace("http://127.0.0.1:8000", address), curl[curl.index("-d") + 1].encode(),
+            dict([curl[curl.index("-H") + 1].split(": ")])
+        )  # fmt: skip
+        with urllib.request.urlopen(request) as answer:
+            assert "translatedText" in json.load(answer)
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.communicate(timeout=60)
 
 
 def test_the_python_example_runs(small_run, tmp_path, monkeypatch):

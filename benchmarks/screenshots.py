@@ -1,0 +1,126 @@
+"""Screenshots of the explorer's six views, light and dark, wide and on a phone, to be looked at.
+
+    python benchmarks/screenshots.py runs/phrasebook "They do not want the old cats here" --out shots
+    python benchmarks/screenshots.py runs/vit boot.png --out shots --views answer,heads
+
+Starts a server on a free port, opens Debian's Chromium through Playwright, and writes NAME-VIEW-light-wide.png and so on.  An
+input that is the path of a file is sent as a file.
+"""
+
+import argparse
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+from playwright.sync_api import Browser, Page, Request, sync_playwright
+
+from regard.web.explorer import ServedRun
+from regard.web.server import create_app
+
+VIEWS = ("answer", "heads", "steps", "whatif", "decoding", "learning")
+SIZES = {"wide": (1440, 900, 1), "phone": (360, 800, 2)}  # width, height, device pixels per CSS pixel
+FIRST = {"answer": ".answer-stage .words:last-of-type [data-unit]", "heads": "[data-head]", "whatif": ".head-switch"}
+FRAMES = "() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@contextmanager
+def serve(folder: Path) -> Iterator[str]:
+    """The address of a server of one run."""
+    # IPPROTO_TCP: asyncio sends small answers at once only on such sockets
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(128)
+        server = uvicorn.Server(uvicorn.Config(create_app([ServedRun.open(folder)]), log_level="warning"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        while not server.started and thread.is_alive():
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+class Visit:
+    """An open page, and the requests it waits for."""
+
+    def __init__(self, page: Page, address: str):
+        self.page = page
+        self._waiting: set[Request] = set()
+        page.on("request", lambda request: self._waiting.add(request))  # noqa: PLW0108  Playwright takes no built-in
+        for event in ("requestfinished", "requestfailed"):
+            page.on(event, lambda request: self._waiting.discard(request))  # noqa: PLW0108
+        page.goto(address)
+        page.locator("html[data-ready=true]").wait_for()
+
+    def settle(self) -> None:
+        """Wait until nothing is loading and the last frame is drawn."""
+        self.page.locator("html[data-phase=idle]").wait_for()
+        self.page.evaluate(FRAMES)
+        while self._waiting:
+            self.page.evaluate(FRAMES)
+        self.page.evaluate(FRAMES)
+
+    def inspect(self, what: str) -> None:
+        """Give the input and wait for its record."""
+        with self.page.expect_response(lambda response: "/inspect" in response.url):
+            if Path(what).is_file():
+                self.page.locator("#input-file").set_input_files(what)
+            else:
+                self.page.locator("textarea").first.fill(what)
+                self.page.keyboard.press("Enter")
+        self.page.locator("#composer[aria-busy=false]").wait_for()
+        self.settle()
+
+    def open(self, view: str) -> None:
+        """Open a view and do what a visitor would do first, so that its picture is not that of a page at rest."""
+        self.page.locator(f"#tab-{view}").click()
+        self.settle()
+        found = self.page.locator(f"#panel-{view} {FIRST.get(view, '.none')}")
+        if count := found.count():
+            found.nth(count // 2).click()
+            self.settle()
+
+
+def shoot(browser: Browser, address: str, what: str, name: str, out: Path, views: list[str]) -> None:
+    """All pictures of one run."""
+    for size, (width, height, ratio) in SIZES.items():
+        for scheme in ("light", "dark"):
+            context = browser.new_context(viewport={"width": width, "height": height}, device_scale_factor=ratio,
+                                          color_scheme=scheme, reduced_motion="reduce")  # fmt: skip
+            visit = Visit(context.new_page(), address)
+            visit.inspect(what)
+            for view in views:
+                visit.open(view)
+                visit.page.evaluate("window.scrollTo(0, 0)")
+                visit.page.screenshot(path=out / f"{name}-{view}-{scheme}-{size}.png", full_page=True)
+                if view == "heads":
+                    visit.page.keyboard.press("Escape")
+                    visit.settle()
+                    visit.page.screenshot(path=out / f"{name}-all-heads-{scheme}-{size}.png", full_page=True)
+            context.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("input", help="a text, or the path of a picture or recording")
+    parser.add_argument("--out", type=Path, default=Path("shots"), help="folder of the pictures")
+    parser.add_argument("--views", default=",".join(VIEWS), help="names of views, separated by commas")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    with serve(options.run) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        shoot(browser, address, options.input, options.run.resolve().name, options.out, options.views.split(","))
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
