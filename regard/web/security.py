@@ -22,9 +22,11 @@ import re
 import socket
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
+from h11 import LocalProtocolError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -136,7 +138,8 @@ class Guard:
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", "no-store")
-            await send(message)
+            with suppress(LocalProtocolError):  # bytes that followed were no HTTP: uvicorn has sent 400 and closed the connection
+                await send(message)
 
         async def refuse(status: int, message: str, headers: dict[str, str] | None = None) -> None:
             body = error_body(scope["path"], status, message)

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
+import requests
 import pytest
 import schemathesis
 from conftest import serve
@@ -36,7 +36,7 @@ def described(address: str) -> schemathesis.BaseSchema:
 
 @pytest.fixture(scope="module")
 def record(address: str) -> str:
-    return httpx.post(f"{address}/api/v1/runs/learner/inspect", json={"text": "I love you very much"}).json()["id"]
+    return requests.post(f"{address}/api/v1/runs/learner/inspect", json={"text": "I love you very much"}).json()["id"]
 
 
 def every_operation(schema: schemathesis.BaseSchema, change: Callable[[schemathesis.Case], None]) -> None:
