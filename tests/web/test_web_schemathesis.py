@@ -7,8 +7,8 @@ import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import requests
 import pytest
+import requests
 import schemathesis
 from conftest import serve
 from hypothesis import HealthCheck, given, settings
