@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -79,10 +80,12 @@ def serve(runs: Runs, host: Host = "127.0.0.1", port: Port = 8000, api_key: ApiK
     listener = bind(host, port)  # before the models are loaded: a port in use is known at once
     with listener:
         served = list[ServedRun]()
-        with show_progress("loading runs", total=len(runs)) as count:
+        # In a thread that ends: OpenMP's threads stay with the thread that computed first, and would make those of the models
+        # more than there are cores.
+        with ThreadPoolExecutor(1) as loader, show_progress("loading runs", total=len(runs)) as count:
             for number, (name, folder) in enumerate(names.items()):
                 count(number, 0)
-                served.append(ServedRun.open(folder, name, device, precision))
+                served.append(loader.submit(ServedRun.open, folder, name, device, precision).result())
         limits = Limits(text=max_text, body=max(Limits().body, BYTES_PER_CHARACTER * max_text + (1 << 16)))
         settings = Settings(host, listener.getsockname()[1], api_key, queue, names=tuple(allow_host), limits=limits)
         app = create_app(served, settings)

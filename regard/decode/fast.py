@@ -6,6 +6,7 @@ One decoding step is so short that calling modules and looking up their weights 
 Shapes: B sentences, W beams, R = B · W rows, S source or prompt length, K keys, D width, H heads, V vocabulary.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, singledispatch
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.decode.packed import few_rows_linear
 from regard.decode.step import Decoder
 from regard.layers.attention import Attention
 from regard.layers.biases import BucketedPositionBias
@@ -41,8 +43,7 @@ class StepInputs(NamedTuple):
     """The inputs of one step that all blocks share."""
 
     beams: int
-    mask: Tensor | None  # (B, 1, W, K): the cached keys each beam attends to; None = all
-    bias: Tensor | None  # (1, H, 1, K): position bias of the self-attention
+    bias: Tensor | None  # (B, H or 1, W, K): of the self-attention: position bias, and -inf for the keys of other beams; None = 0
     memory_mask: Tensor | None  # (B, 1, 1, S): real tokens of the source; None = all
 
 
@@ -62,6 +63,8 @@ def step_function(layer: nn.Module, start: int = 0, stop: int | None = None) -> 
 
 @step_function.register(nn.Linear)
 def _(layer: nn.Linear, start: int = 0, stop: int | None = None) -> Function:
+    if (few_rows := few_rows_linear(layer, start, stop)) is not None:
+        return few_rows
     return partial(F.linear, weight=layer.weight[start:stop], bias=None if layer.bias is None else layer.bias[start:stop])
 
 
@@ -168,7 +171,7 @@ def _self_attention(block: EncoderBlock | DecoderBlock) -> Callable[[Tensor, Cac
             cache = cache.add(parts[1:])
             return parts[0], *cache.all()
 
-        x = residual(x, lambda h: attn.mix(h, project, merge, mask=inputs.mask, bias=inputs.bias))
+        x = residual(x, lambda h: attn.mix(h, project, merge, bias=inputs.bias))
         return x, cache
 
     return step
@@ -249,8 +252,10 @@ class CachedDecoder:
         if functions.position_bias is not None and positions is not None:
             positions = torch.cat((positions, positions.new_full((cache.beams,), cache.position)))
             bias = functions.position_bias(positions[-1:], positions)  # (1, H, 1, K)
-        inputs, caches = StepInputs(cache.beams, mask, bias, memory_mask), []
         x = functions.embed(token, cache.next_positions)  # (R, D)
+        if mask is not None:  # one bias for all blocks: attention would turn the mask into one in each
+            bias = torch.where(mask, x.new_zeros(()) if bias is None else bias, -math.inf)  # (B, H or 1, W, K)
+        inputs, caches = StepInputs(cache.beams, bias, memory_mask), []
         for block, block_cache, block_memory in zip(functions.blocks, cache.blocks, memory, strict=True):
             x, longer = block(x, block_cache, inputs, block_memory)
             caches.append(longer)

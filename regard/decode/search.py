@@ -264,14 +264,16 @@ def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, e
         # Collect the candidates that end here: at an end token, or at the limit of their sentence.
         ends = (token == eos) | at_limit[:, None]
         row, rank = (ends[:, :width] & best[:, :width].isfinite() & active[:, None]).nonzero().T
-        ended = torch.cat((output[row, parent[row, rank]], token[row, rank][:, None]), -1).tolist()
-        ended_parts: list[list[float] | None] = [None] * len(ended)
         if logprobs:
             flat = (parent * logits.shape[-1] + token).flatten(1)
             added = logits.view(len(score), -1).gather(1, flat) - normalizer.gather(1, parent)  # (B, 2W)
-            ended_parts = torch.cat((parts[row, parent[row, rank]], added[row, rank][:, None]), -1).tolist()
-        for i, ids, total, each in zip(sentence[row].tolist(), ended, best[row, rank].tolist(), ended_parts, strict=True):
-            finished[i].append(Hypothesis(ids[:-1] if ids[-1] == eos else ids, total / length**penalty, each))
+        if len(row):  # at most steps nothing ends
+            ended = torch.cat((output[row, parent[row, rank]], token[row, rank][:, None]), -1).tolist()
+            ended_parts: list[list[float] | None] = [None] * len(ended)
+            if logprobs:
+                ended_parts = torch.cat((parts[row, parent[row, rank]], added[row, rank][:, None]), -1).tolist()
+            for i, ids, total, each in zip(sentence[row].tolist(), ended, best[row, rank].tolist(), ended_parts, strict=True):
+                finished[i].append(Hypothesis(ids[:-1] if ids[-1] == eos else ids, total / length**penalty, each))
 
         # The W best candidates that do not end are the next beams.
         unfinished = best.masked_fill(ends, -math.inf)
@@ -302,16 +304,18 @@ def beam(model: Decoder, source: Source, limits: Tensor, *, bos: int | Tensor, e
             finished[int(sentence[line])].append(partial)
             active[line] = False
         stay = active.nonzero()[:, 0]
-        if not unwanted and len(stay) > SHRINK * len(active):
+        shrinks = bool(unwanted) or len(stay) <= SHRINK * len(active)
+        if not shrinks:
             stay = torch.arange(len(active), device=source.device)
 
         if allocation is not None:
             allocation.keep(stay, kept.masked_fill(score.isinf(), -1)[stay])
 
         # Beams swap parents: each continues from the state of the beam it extends.
-        state = reorder(state, stay[:, None] * width + parent[stay])
-        token, score, output, sentence, active = reorder((token, score, output, sentence, active), stay)
-        parts = parts.index_select(0, stay) if logprobs else parts
+        state = reorder(state, stay[:, None] * width + (parent[stay] if shrinks else parent))
+        if shrinks:
+            token, score, output, sentence, active = reorder((token, score, output, sentence, active), stay)
+            parts = parts.index_select(0, stay) if logprobs else parts
         token = token.flatten()
     if not all(finished):
         raise ValueError("the model's scores are not numbers; its weights may be damaged: train again, or restore them")

@@ -13,7 +13,8 @@ __all__ = ["Activation", "Int8Linear", "Linear", "affine", "to_int8"]
 REDUCE_RANGE = not getattr(torch.cpu, "_is_vnni_supported", lambda: False)()
 
 # oneDNN's product with a fused activation: faster than F.linear for large inputs, but without a gradient.
-ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+ONEDNN = torch.ops.mkldnn._linear_pointwise.default if HAS_ONEDNN else None
 ONEDNN_MIN = 1 << 24  # multiplications from which oneDNN is faster
 
 Activation = Callable[[Tensor], Tensor]

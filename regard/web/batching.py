@@ -8,8 +8,8 @@ A batch is never joined once it has begun.  Of a 20-word sentence, 25 steps with
 takes a quarter of the time of 32 together: clients that ask again at once would gain at most a fifth of the throughput, for
 states of different ages in one search.  Most of that comes from `GATHER`.
 
-Cores are shared by the models that work at the moment: n of them compute on 1 / n of torch's threads each.  More threads than
-cores would wait for each other at every product, which makes a step ten times as slow.
+Each of n models computes on 1 / n of torch's threads.  With more threads than cores, OpenMP's would sleep after every product
+instead of waiting for the next, and a step would take twice as long.
 """
 
 import itertools
@@ -17,9 +17,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -113,8 +112,9 @@ class ModelThread:
     A batch has jobs of at most `BATCH_COST` together, or one that is larger: its clients wait for all of it.  Jobs that cost as
     much as each other take turns in their order; a large one waits up to `MAX_DELAY` longer while short ones come.
 
-    `limit` bounds the jobs that wait, `batch` those that are handed to the model together, `seconds` is the time limit of a job
-    from its submission, unless it has its own.  `report` is called after each batch, and for jobs dropped while they waited.
+    It computes on `cores` of torch's threads.  `limit` bounds the jobs that wait, `batch` those that are handed to the model
+    together, `seconds` is the time limit of a job from its submission, unless it has its own.  `report` is called after each
+    batch, and for jobs dropped while they waited.
 
         with ModelThread("enit") as thread:
             work = lambda jobs: translator.translate([job.item for job in jobs], observers=jobs)
@@ -122,7 +122,7 @@ class ModelThread:
             print(future.result().text)
     """
 
-    def __init__(self, name: str, *, limit: int = 128, batch: int = 32, seconds: float = 60.0,
+    def __init__(self, name: str, *, cores: int = 1, limit: int = 128, batch: int = 32, seconds: float = 60.0,
                  report: Callable[[BatchReport], None] = lambda report: None):  # fmt: skip
         if limit < 1 or batch < 1 or not seconds > 0:
             raise ValueError(f"limit {limit}, batch {batch}, seconds {seconds}; use 1 or more, and a time above 0")
@@ -134,7 +134,7 @@ class ModelThread:
         self._closed = False
         self._seconds_per_job = 0.0  # moving average, for `retry_after`
         self._last = 1  # jobs of the last batch
-        self._cores = torch.get_num_threads()
+        self._cores = cores
         self._thread = threading.Thread(target=self._run, name=f"model {name}", daemon=True)
         self._thread.start()
 
@@ -219,6 +219,8 @@ class ModelThread:
         self.close(finish=kind is None)
 
     def _run(self) -> None:
+        torch.get_num_threads()  # each thread takes the number of the process once: now, so that the next line counts
+        torch.set_num_threads(self._cores)
         for number in itertools.count(1):
             if not self._wait():
                 return
@@ -262,8 +264,7 @@ class ModelThread:
         """Work on a batch, and settle the futures of its jobs."""
         start, failed, dropped = time.monotonic(), 0, 0
         waited = tuple(start - job.submitted for job in jobs)
-        with _share_of_cores(self._cores):
-            results = _results(jobs)
+        results = _results(jobs)
         self._last = len(jobs)
         for job, result in zip(jobs, results, strict=True):
             if not job.wanted:
@@ -283,25 +284,6 @@ class ModelThread:
             self._report(report)
         except Exception as error:  # metrics that fail must not end the thread
             LOG.error("metrics of %s: %s: %s", self.name, type(error).__name__, error)
-
-
-_active, _active_lock = 0, threading.Lock()  # model threads that work now
-
-
-@contextmanager
-def _share_of_cores(cores: int) -> Iterator[None]:
-    """Compute on as many of torch's threads as the other models leave; each thread has a count of its own."""
-    global _active  # noqa: PLW0603
-    with _active_lock:
-        _active += 1
-        share = max(1, cores // _active)
-    try:
-        if torch.get_num_threads() != share:
-            torch.set_num_threads(share)
-        yield
-    finally:
-        with _active_lock:
-            _active -= 1
 
 
 @dataclass(frozen=True)

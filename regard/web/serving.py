@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import torch
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -51,7 +52,8 @@ class Serving:
 
     def _start(self, name: str) -> ModelThread:
         settings = self.settings
-        thread = ModelThread(name, limit=settings.queue, batch=settings.batch, seconds=settings.limits.seconds,
+        cores = max(1, torch.get_num_threads() // len(self.explorer.runs))
+        thread = ModelThread(name, cores=cores, limit=settings.queue, batch=settings.batch, seconds=settings.limits.seconds,
                              report=self.metrics.count_batch)  # fmt: skip
         self.metrics.watch_queue(thread)
         return thread

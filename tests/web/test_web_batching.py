@@ -17,6 +17,8 @@ from regard.decode.fast import CachedDecoder
 from regard.tasks.load import load
 from regard.web import batching
 from regard.web.batching import BatchReport, Job, ModelThread, OutOfTime, QueueFull, ThreadClosed
+from regard.web.explorer import ServedRun
+from regard.web.server import create_app
 
 SECONDS = 30.0  # of any wait in these tests: they fail, they do not hang
 
@@ -387,16 +389,23 @@ def test_senseless_bounds_are_refused(options):
 # Cores
 
 
-def test_models_that_work_at_the_same_time_share_the_cores(gate):
+def test_each_thread_computes_on_its_own_number_of_cores():
+    before = torch.get_num_threads()
+    with ModelThread("first", cores=3) as first, ModelThread("second", cores=1) as second:
+        for _ in range(2):  # torch changes the number of a thread when it is asked for the first time
+            assert first.run(torch.get_num_threads).result(SECONDS) == 3
+            assert second.run(torch.get_num_threads).result(SECONDS) == 1
+    torch.set_num_threads(before)  # of threads to come
+
+
+def test_models_that_are_served_together_share_the_cores(runs):
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
-        with ModelThread("first") as first, ModelThread("second") as second:
-            assert first.run(torch.get_num_threads).result(SECONDS) == 4
-            block_thread(first, gate)
-            assert second.run(torch.get_num_threads).result(SECONDS) == 2
-            gate.open.set()
-        assert torch.get_num_threads() == 4
+        app = create_app([ServedRun.open(runs[name], name) for name in ("transformer", "gpt")])
+        threads = app.state.serving.threads.values()
+        assert [thread.run(torch.get_num_threads).result(SECONDS) for thread in threads] == [2, 2]
+        app.state.serving.close()
     finally:
         torch.set_num_threads(before)
 
