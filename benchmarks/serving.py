@@ -6,7 +6,7 @@ Multi30k, an answer 25 tokens.  Clients are coroutines in this process, the serv
 - without the map: one request after another to LibreTranslate's /translate; with the map: to the explorer's inspect, whose
   answer has the alignment and every layer's heads, and whose weights the page then asks for;
 - 32 clients at once against one after another, in turns; the ratio is that of the requests per second;
-- memory: resident size after the record store is full, and the largest deviation from it in the requests that follow;
+- memory: resident size at rest after the record store is full, and the largest deviation from it in the requests that follow;
 - the page: from the start of the navigation in Chromium until the app says that it is ready, in a new profile each time.
 
     python benchmarks/serving.py
@@ -220,10 +220,10 @@ async def measure(address: str, pid: int, sentence: Callable[[], str], count: in
     fill, sizes = min(STORE, requests), list[int]()
     await ask_all(clients, fill, sentence, map_every=1)
     await ask_all(clients, fill, sentence)
-    base = resident(pid)
+    base = await resident(pid)
     for _ in range(20):
         await ask_all(clients, requests // 20, sentence, map_every=MAP_EVERY)
-        sizes.append(resident(pid))
+        sizes.append(await resident(pid))
         say(f"  {sizes[-1] / 2**20:,.0f} MB")
     for client in (one, *clients):
         client.close()
@@ -251,8 +251,9 @@ async def ask_all(clients: list[Client], count: int, sentence: Callable[[], str]
     await asyncio.gather(*(ask(client) for client in clients))
 
 
-def resident(pid: int) -> int:
-    """Bytes of memory that a process holds."""
+async def resident(pid: int) -> int:
+    """Bytes of memory that a process holds, once it has nothing to do."""
+    await asyncio.sleep(1.0)
     with open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -31,7 +31,8 @@ __all__ = ["BatchReport", "Job", "ModelThread", "OutOfTime", "QueueFull", "Threa
 
 LOG = logging.getLogger("regard.serve")
 
-TRIM_EVERY = 32  # batches after which freed memory is returned
+TRIM_EVERY = 32  # batches after which freed memory is returned, if jobs come without a pause
+IDLE = 0.2  # seconds without a job after which it is
 BATCH_COST = 8_000  # of the jobs of a batch together, if they are several; in characters, about 100 sentences
 DELAY_PER_COST = 0.0005  # seconds that a job stands back for each unit of its cost, so that short ones come before it
 MAX_DELAY = 10.0  # seconds: a large job is late by no more, however many short ones come
@@ -238,9 +239,16 @@ class ModelThread:
 
         After a batch of several jobs their clients may ask again at the same time: the next begins when no more come.
         """
+
+        def is_called() -> bool:
+            return bool(self._waiting) or self._closed
+
         with self._changed:
-            while not self._waiting and not self._closed:
-                self._changed.wait()
+            called = self._changed.wait_for(is_called, IDLE)
+        if not called:
+            return_freed()
+        with self._changed:
+            self._changed.wait_for(is_called)
             while self._last > 1 and len(self._waiting) < self._last and not self._closed and self._changed.wait(GATHER):
                 pass
             return bool(self._waiting)
