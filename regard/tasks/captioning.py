@@ -109,7 +109,7 @@ class ImageCaptioner:
     def search(self, x: Tensor, beam: int, penalty: float, observers: Observers | None = None) -> list[list[Hypothesis]]:
         """Model input (B, C, Y, X) → the captions of each image as token ids, best first; `observers` follow those of each."""
         special, steps, decode = self.tokenizer.special, decoder(self.model), self.run.decode
-        limits = torch.full((len(x),), self.max_answer, device=x.device)
+        limits = torch.full((len(x),), self.max_answer(), device=x.device)
         processor = logits_processor(decode, special.eos)
         if beam == 1:
             found = search.greedy(steps, x, limits, bos=special.bos, eos=special.eos, penalty=penalty, scored=True,
@@ -118,10 +118,9 @@ class ImageCaptioner:
         return search.beam(steps, x, limits, width=beam, bos=special.bos, eos=special.eos, penalty=penalty, processor=processor,
                            observers=observers)  # fmt: skip
 
-    @property
-    def max_answer(self) -> int:
-        """The most tokens of a caption, its end included."""
-        return int(min(self.run.decode.max_length or self.run.data.max_len + 1, self.model.max_len))  # type: ignore[type-var,arg-type]
+    def max_answer(self, wanted: int | None = None) -> int:
+        """The most tokens of a caption, its end included: as wanted, else the run's."""
+        return int(min(wanted or self.run.decode.max_length or self.run.data.max_len + 1, self.model.max_len))  # type: ignore[type-var,arg-type]
 
     def _caption(self, hypotheses: list[Hypothesis]) -> Caption:
         decode, pieces = self.tokenizer.decode, self.tokenizer.ids_to_tokens

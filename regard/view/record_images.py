@@ -155,7 +155,7 @@ def _caption(captioner: ImageCaptioner, x: Tensor, options: RecordOptions) -> _C
     if width < 1:
         raise ValueError(f"beam {width}; use a beam of 1 or more")
     [[best, *_]] = captioner.search(x, width, decode.length_penalty, follow_tokens(options.observer, captioner.tokenizer.decode))
-    ended = len(best.tokens) < captioner.max_answer
+    ended = len(best.tokens) < captioner.max_answer()
     return _Captioned(captioner.tokenizer.decode(best.tokens), [*best.tokens, eos] if ended else best.tokens, best.score)
 
 

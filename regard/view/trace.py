@@ -66,14 +66,14 @@ class DecodingTrace:
 
 @torch.inference_mode()
 def trace_decoding(predictor: object, what: str | Path | ImageLike | Samples, *, beam: int | None = None, top: int = 5,
-                   tokens: int | None = None, sampling: Sampling | None = None,
+                   tokens: int | None = None, max_tokens: int | None = None, sampling: Sampling | None = None,
                    observer: TextObserver | None = None) -> DecodingTrace:  # fmt: skip
     """Search for the answer to one input, and keep each step with its `top` most likely tokens.
 
     `what` is a sentence to translate, a prompt to continue, an image to caption, or a sound to transcribe with an attention
     decoder.  `beam` is the run's unless given; a prompt is continued by greedy search unless it is, for at most `tokens` tokens
-    (by default the run's `decode.max_length`, or 20).  With `sampling` the tokens are drawn instead.  If the observer wants no
-    answer any more, the search ends at the next step and `Unwanted` is raised.
+    (by default the run's `decode.max_length`, or 20), and any answer for at most `max_tokens`.  With `sampling` the tokens are
+    drawn instead.  If the observer wants no answer any more, the search ends at the next step and `Unwanted` is raised.
     """
     if top < 1 or (beam is not None and beam < 1) or (tokens is not None and tokens < 1):
         raise ValueError(f"top {top}, beam {beam}, tokens {tokens}; use 1 or more")
@@ -81,7 +81,8 @@ def trace_decoding(predictor: object, what: str | Path | ImageLike | Samples, *,
         raise ValueError(f"beam {beam} and temperature {sampling.temperature}; search with a beam or sample with a temperature")
     job = _prepare(predictor, what, tokens)
     decode, device = predictor.run.decode, job.source.device  # type: ignore[attr-defined]
-    recorder, limits, eos = SearchTrace(top), torch.tensor([job.limit], device=device), job.tokenizer.special.eos
+    limits = torch.tensor([min(job.limit, max_tokens or job.limit)], device=device)
+    recorder, eos = SearchTrace(top), job.tokenizer.special.eos
     width = 1 if sampling is not None else beam or (1 if job.read == "prompt" else decode.beam_size)
     how: dict[str, Any] = {"bos": job.start, "eos": eos, "penalty": decode.length_penalty,
                            "processor": logits_processor(decode, eos), "recorder": recorder,
@@ -129,8 +130,8 @@ class _Job(NamedTuple):
 
 @singledispatch
 def _prepare(predictor: object, what: Any, tokens: int | None) -> _Job:
-    raise ValueError(f"a {type(predictor).__name__} is not traced; use a run that translates, generates text, captions images, "
-                     f"or transcribes with an attention decoder")  # fmt: skip
+    raise ValueError("this model answers at once, without decoding steps; use a run that translates, generates text, captions "
+                     "images, or transcribes with an attention decoder")  # fmt: skip
 
 
 @_prepare.register
@@ -158,9 +159,8 @@ def _(predictor: TextGenerator, what: str, tokens: int | None) -> _Job:
 @_prepare.register
 def _(predictor: ImageCaptioner, what: str | Path | ImageLike, tokens: int | None) -> _Job:
     image, tokenizer = predictor.to_input(what), predictor.tokenizer
-    longest = int(min(tokens or predictor.run.decode.max_length or predictor.run.data.max_len + 1, predictor.model.max_len))  # type: ignore[type-var,arg-type]
     return _Job("image", [], decoder(predictor.model), image, torch.tensor([[tokenizer.special.bos]], device=image.device),
-                longest, tokenizer, tokenizer.decode)  # fmt: skip
+                predictor.max_answer(tokens), tokenizer, tokenizer.decode)  # fmt: skip
 
 
 @_prepare.register

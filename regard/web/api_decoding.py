@@ -1,7 +1,7 @@
 """Greedy search, beam search and a sample of an inspected input, step by step, as JSON."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -44,11 +44,12 @@ def trace_record(
     predictor = inspected.predictor
     width = min(beam or max(2, predictor.run.decode.beam_size), MAX_BEAM)
     sampling = Sampling(temperature, top_k, top_p, seed)
+    how: dict[str, Any] = {"top": top, "tokens": tokens, "max_tokens": MAX_TOKENS, "observer": observer}
     try:
         what = _given(inspected)
-        greedy = trace_decoding(predictor, what, beam=1, top=top, tokens=tokens, observer=observer)
-        searched = trace_decoding(predictor, what, beam=width, top=top, tokens=tokens, observer=observer)
-        sample = trace_decoding(predictor, what, top=top, tokens=tokens, sampling=sampling, observer=observer)
+        greedy = trace_decoding(predictor, what, beam=1, **how)
+        searched = trace_decoding(predictor, what, beam=width, **how)
+        sample = trace_decoding(predictor, what, sampling=sampling, **how)
     except BadRequest:
         raise
     except ValueError as error:

@@ -322,7 +322,10 @@ def _settle(job: Job[Any, Any], result: Any) -> None:
     """
     if job.future.set_running_or_notify_cancel():
         if isinstance(result, _Failed):
-            job.future.set_exception(result.error)
+            error = result.error
+            if isinstance(error, ValueError):  # no bug; its frames have the job, whose file would stay in memory until a GC
+                error.__traceback__ = error.__context__ = error.__cause__ = None
+            job.future.set_exception(error)
         else:
             job.future.set_result(result)
 

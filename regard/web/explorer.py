@@ -9,7 +9,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from regard.config import nearest
+from regard.config import Run, nearest
+from regard.run_folder import RunFolder
 from regard.tasks.load import Predictor, load, steps_of
 from regard.tasks.origin import folder_of
 from regard.view.record import AttentionLayer, Record
@@ -29,7 +30,7 @@ class ServedRun:
     def __init__(self, name: str, folder: Path | None, predictor: Predictor, precision: str = "float32"):
         self.name, self.folder, self.predictor, self.precision = name, folder, predictor, precision
         self.on_unload: Callable[[Predictor], None] = lambda predictor: None  # called with a checkpoint that makes room
-        self._loaded: OrderedDict[int, Predictor] = OrderedDict()
+        self._loaded: OrderedDict[tuple[int, float], Predictor] = OrderedDict()  # by step and the time its weights were written
         self._lock = threading.Lock()
 
     @classmethod
@@ -62,17 +63,24 @@ class ServedRun:
             return self.predictor
         if self.folder is None:
             raise BadRequest(f"{self.name} was not loaded from a run folder and has no checkpoints", 404)
+        key = step, _time_written(self.folder, step, self.predictor.run)
         with self._lock:
-            if step not in self._loaded:
+            if key not in self._loaded:
                 if step not in (steps := self._steps):  # before another checkpoint makes room for it
                     have = f"steps {', '.join(f'{n:,}' for n in steps)}" if steps else "no checkpoints"
                     raise BadRequest(f"{self.name} has no checkpoint of step {step:,}; it has {have}")
                 device = str(next(self.predictor.model.parameters()).device)
                 while len(self._loaded) >= LOADED:  # before the next one is loaded, so that never more are in memory
                     self.on_unload(self._loaded.popitem(last=False)[1])
-                self._loaded[step] = load(self.folder, device, self.precision, step)
-            self._loaded.move_to_end(step)
-            return self._loaded[step]
+                self._loaded[key] = load(self.folder, device, self.precision, step)
+            self._loaded.move_to_end(key)
+            return self._loaded[key]
+
+
+def _time_written(folder: Path, step: int, run: Run) -> float:
+    """When the weights of a checkpoint were written: a new training in the same folder has steps of the same numbers."""
+    weights = RunFolder(folder, run.train.checkpoints).checkpoint(step).weights if step else RunFolder(folder).run
+    return weights.stat().st_mtime if weights.is_file() else 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,6 @@ __all__ = ["export_page", "request_key", "to_page"]
 ESSENTIAL = 12_000_000  # bytes of answers in the page without which it shows little: averages of each layer
 BUDGET = 1_500_000  # bytes of all answers, beyond which others are left out: a page of a sentence stays below 2 MB
 SECONDS = 300.0  # after which no more answers are computed; the page is bounded in bytes, so the same on any machine
-RANKED_HEADS = 100  # of a model whose heads are ranked for the page: one pass for each
 LONG = 2000  # characters of a string that is held once, however many answers have it
 CHECKPOINTS = 12  # of the slider over the training
 SWITCHES: tuple[Json, ...] = (  # of step by step

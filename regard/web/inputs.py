@@ -56,6 +56,7 @@ MAGIC = {
     (b"PK\x03\x04", 0): "a zip archive or an office document",
     (b"\x1f\x8b", 0): "a gzip archive",
 }
+TEXT_FILE = "a text file"
 READS = {"image": "images (png, jpeg, webp, gif, bmp, tiff)", "audio": "sound (wav, flac, ogg, mp3)", "text": "text"}
 
 
@@ -137,7 +138,8 @@ def read_file(predictor: Predictor, name: str, encoded: str, file_name: str) -> 
     kind, found = input_kind(predictor), describe_file(content)
     wanted = {"image": "an image file", "audio": "a sound file"}.get(kind, "text")
     if not found.startswith(wanted) and (kind not in ("image", "audio") or found != "a file of unknown kind"):
-        raise BadRequest(f"{name} reads {READS.get(kind, 'no input')}; got {found}")
+        got = "give the text itself, not a file" if (kind, found) == ("text", TEXT_FILE) else f"got {found}"
+        raise BadRequest(f"{name} reads {READS.get(kind, 'no input')}; {got}")
     if kind == "image":
         height, width = image_size(content, file_name)
         if width * height > MAX_PIXELS:
@@ -153,7 +155,7 @@ def describe_file(content: bytes) -> str:
             return kind
     head = content[:256]
     if b"\0" not in head and head.decode("utf-8", "ignore").replace("\n", "").replace("\r", "").replace("\t", "").isprintable():
-        return "a text file"
+        return TEXT_FILE
     return "a file of unknown kind"
 
 

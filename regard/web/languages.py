@@ -6,6 +6,7 @@ language of a text is not known, and callers are told so.
 """
 
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -140,5 +141,5 @@ def _training_pairs(run: Run, direction: Direction) -> list[tuple[str, str]]:
         return []
     try:
         return list(islice(find_split(data, "train", name).pairs(), LEARNED))
-    except (ValueError, OSError):  # own files that were moved or deleted since
+    except (ValueError, OSError, EOFError, zlib.error):  # own files that were moved, deleted or cut short since
         return []

@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 from starlette.requests import Request
 
 from regard.config import nearest
+from regard.data.documents.document import Document
 from regard.data.documents.html import read_html
 from regard.data.text.columns import language_name, language_of
 from regard.tasks.translation import Translation, Translator
@@ -238,7 +239,7 @@ class _Directions:
         """Translate texts of one language."""
         wanted = language, _code(body.target)
         run, direction = next(served for served in self.served if served.direction[:2] == wanted)
-        html = [read_html(text.encode()) for text in texts] if body.format == "html" else None
+        html = await asyncio.to_thread(_read_pages, texts) if body.format == "html" else None
         blocks = [block for page in html for block in page.texts] if html else texts
         future = self._serving.threads[run.name].submit(
             self._works[run.name], tuple(direction.prefix + block if block.strip() else block for block in blocks),
@@ -255,6 +256,10 @@ class _Directions:
             first, *others = (page.render(blocks).decode() for blocks in nth)
             answers.append(_Answer(first, _others(first, others)))
         return answers
+
+
+def _read_pages(texts: Sequence[str]) -> list[Document]:
+    return [read_html(text.encode()) for text in texts]
 
 
 async def _gather(awaited: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:

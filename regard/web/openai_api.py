@@ -260,17 +260,16 @@ class _TranslateWork:
         self._translator = translator
 
     def __call__(self, jobs: Sequence[Job[Prompt, Continuation]]) -> list[Continuation]:
-        first, texts = jobs[0].item, [job.item.text for job in jobs]
+        translator, first, texts = self._translator, jobs[0].item, [job.item.text for job in jobs]
+        tokens = first.tokens and min(first.tokens, translator.max_answer(translator.max_len))  # more than any answer needs
         sampled: dict[str, Any] = {}
         if first.temperature:
             sampled = {"temperature": first.temperature, "top_p": first.top_p, "seed": first.seed}
-        answers = self._translator.translate(
-            texts, tokens=first.tokens, observers=[_WithoutPartial(job) for job in jobs], **sampled
-        )
+        answers = translator.translate(texts, tokens=tokens, observers=[_WithoutPartial(job) for job in jobs], **sampled)
         found = []
         for answer, job in zip(answers, jobs, strict=True):
             text, stopped = _cut(answer.text, job.item.stop)
-            long = not stopped and job.item.tokens is not None and len(answer.ids) >= job.item.tokens
+            long = not stopped and len(answer.ids) >= translator.max_answer(answer.source_tokens, tokens)
             found.append(Continuation(text, len(answer.ids), answer.source_tokens, "length" if long else "stop"))
         return found
 
@@ -320,7 +319,8 @@ class _Completion:
             for index, prompt in enumerate(self._prompts):
                 # translations share a batch if they are searched alike; samples of one batch would share its random numbers
                 options: Hashable = (prompt.tokens, object() if prompt.temperature else None) if translates else ()
-                jobs.append(thread.submit(self._work, prompt, options=options, partial=show and partial(show, index)))
+                jobs.append(thread.submit(self._work, prompt, options=options, partial=show and partial(show, index),
+                                          cost=len(prompt.text)))  # fmt: skip
         except QueueFull:
             for job in jobs:
                 job.cancel()

@@ -108,7 +108,7 @@ class Refused(Exception):
 
 
 class ClientGone(Exception):
-    """The client hung up before its body was complete."""
+    """The client hung up before it was answered."""
 
 
 class Guard:

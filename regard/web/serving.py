@@ -75,8 +75,10 @@ class Serving:
 
     def close(self) -> None:
         """End all threads; jobs that wait are given up."""
-        for thread in (*self.threads.values(), self.background):
-            thread.close(timeout=10.0)
+        threads = (*self.threads.values(), self.background)
+        for timeout in (0.0, 10.0):  # all are told to end before any is waited for
+            for thread in threads:
+                thread.close(timeout=timeout)
 
 
 async def await_answer(request: Request, future: "Future[Result]", seconds: float) -> Result:

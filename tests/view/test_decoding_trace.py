@@ -221,4 +221,4 @@ def test_options_that_cannot_be_met_are_refused(small_run, regard, words, messag
 
 def test_a_text_without_words_and_a_model_that_does_not_decode_are_refused(small_run, text_runs, regard):
     assert "there is no text" in regard("trace", small_run, " ").err
-    assert "is not traced" in regard("trace", text_runs / "bert", "the cat").err
+    assert "without decoding steps" in regard("trace", text_runs / "bert", "the cat").err

@@ -69,8 +69,14 @@ def test_a_picture_is_captioned_again_from_the_file_that_was_given(explorer, inp
     assert found["beam"]["score"] == pytest.approx(caption.score, abs=1e-5)
 
 
+def test_the_steps_that_are_sent_are_bounded(explorer, monkeypatch):
+    monkeypatch.setattr(api_decoding, "MAX_TOKENS", 3)
+    found = ask(explorer, kept(explorer, "transformer", text="the old dog runs"))
+    assert {len(found[search]["steps"]) for search in ("greedy", "beam", "sample")} == {3}
+
+
 @pytest.mark.parametrize(("run", "given", "message"), [
-    ("bert", {"text": "the [MASK]"}, "is not traced; use a run that translates"),
+    ("bert", {"text": "the [MASK]"}, "without decoding steps; use a run that translates"),
     ("transformer", {"text": "dog " * 400}, "this model takes at most"),
     ("gpt", {"text": "the dog " * 60}, "context length is"),
 ])  # fmt: skip

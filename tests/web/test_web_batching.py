@@ -202,6 +202,30 @@ def test_a_job_that_is_cancelled_leaves_the_queue_with_its_item_at_once(gate):
         gc.enable()
 
 
+def test_a_job_that_fails_does_not_keep_its_item():
+    class Upload:
+        pass
+
+    def refuse(jobs):
+        try:
+            int("x" * len(jobs))
+        except ValueError:
+            raise ValueError(f"{len(jobs)} corrupt files") from None
+
+    gc.disable()  # what is freed is not in a cycle
+    try:
+        with ModelThread("model") as thread:
+            upload = Upload()
+            alive, future = weakref.ref(upload), thread.submit(refuse, upload)
+            del upload
+            with pytest.raises(ValueError, match="1 corrupt files"):
+                future.result(SECONDS)
+            assert thread.run(lambda: None).result(SECONDS) is None  # the thread has let go of the batch before
+            assert alive() is None
+    finally:
+        gc.enable()
+
+
 def test_a_report_that_fails_is_logged_and_does_not_end_the_thread(caplog):
     def report(batch: BatchReport) -> None:
         raise RuntimeError("no metrics")

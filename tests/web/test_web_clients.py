@@ -115,6 +115,14 @@ def test_openai_translates_with_a_translator(openai_client, runs):
     assert "".join(chunk.choices[0].text for chunk in chunks) == wanted.text
 
 
+def test_a_translation_is_no_longer_than_a_translator_writes(openai_client, runs):
+    translator = regard.load(runs["learner"], "cpu")
+    answer = openai_client.completions.create(model="learner", prompt="love " * 5, max_tokens=100_000, stop=["\n"])
+    assert answer.usage.completion_tokens <= translator.max_answer(translator.max_len)
+    cut = openai_client.completions.create(model="learner", prompt="I love you very much", max_tokens=2)
+    assert (cut.usage.completion_tokens, cut.choices[0].finish_reason) == (2, "length")
+
+
 def test_openai_lists_models_and_what_they_do(openai_client):
     models = {model.id: model for model in openai_client.models.list()}
     assert {name: model.abilities for name, model in models.items()} == {

@@ -4,6 +4,7 @@ import base64
 import gc
 import io
 import json
+import os
 import re
 import shutil
 import struct
@@ -357,7 +358,7 @@ def test_a_bad_request_is_answered_with_one_line(explorer: Explorer, run: str, b
         ("conformer", "picture.png", "conformer reads sound (wav, flac, ogg, mp3); got an image file (png)"),
         ("conformer", "broken.wav", "sound"),
         ("transformer", "picture.png", "transformer reads text; got an image file (png)"),
-        ("transformer", "notes.txt", "transformer reads text; got a text file"),
+        ("transformer", "notes.txt", "transformer reads text; give the text itself, not a file"),
     ],
 )
 def test_a_file_of_another_kind_or_a_damaged_one_is_refused(
@@ -564,6 +565,17 @@ def test_a_checkpoint_that_is_unloaded_takes_its_records_along(runs: dict[str, P
     for record in (*kept, *early[1:]):
         assert call(explorer, "GET", f"/records/{record['id']}/layers/0/thumbnails")
     assert explorer.store.bytes == sum(record.bytes for record in explorer.store._records.values())
+
+
+def test_a_checkpoint_that_a_new_training_wrote_is_loaded_again(runs: dict[str, Path], tmp_path: Path):
+    folder = Path(shutil.copytree(runs["learner"], tmp_path / "learner"))
+    explorer = Explorer([ServedRun.open(folder, device="cpu")])
+    before, other = (inspect(explorer, "learner", text="I love you", checkpoint=step) for step in (150, 50))
+    weights = [folder / "checkpoints" / f"step-{step:08}" / "model.safetensors" for step in (150, 50)]
+    shutil.copyfile(weights[1], weights[0])
+    os.utime(weights[0], (1, 1))  # another time, however coarse the clock of the disk
+    after = inspect(explorer, "learner", text="I love you", checkpoint=150)
+    assert after["alignment"] == other["alignment"] != before["alignment"]
 
 
 def test_records_of_a_checkpoint_count_as_those_of_the_final_weights(explorer: Explorer):

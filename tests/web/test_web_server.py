@@ -295,7 +295,8 @@ def test_long_texts_say_what_they_cost(app, monkeypatch):
     monkeypatch.setattr(ModelThread, "submit", note)
     translate(app, [LEARNED] * 3)
     post(app, "/v1/embeddings", {"model": "bert", "input": ["a dog", "a"]})
-    assert costs == [3 * len(LEARNED), 6]
+    post(app, "/v1/completions", {"model": "gpt", "prompt": ["the dog", "a"], "max_tokens": 1})
+    assert costs == [3 * len(LEARNED), 6, 7, 1]
 
 
 def test_html_keeps_its_tags(app):
