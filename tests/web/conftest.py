@@ -6,7 +6,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,10 @@ from urllib.parse import urlsplit
 import pytest
 
 if TYPE_CHECKING:
+    from explorer_page import ExplorerPage
     from playwright.sync_api import Browser, Page
+
+    from regard.tasks.load import Predictor
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 HOW_TO = "install Chromium: apt install chromium; pip install playwright"
@@ -37,6 +40,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     from tiny_runs import write_inputs
 
     return write_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def predictors(runs: dict[str, Path]) -> dict[str, "Predictor"]:
+    """The model of each run, loaded once more."""
+    import regard
+
+    return {name: regard.load(folder) for name, folder in runs.items()}
 
 
 def serve(app: object) -> Iterator[str]:
@@ -148,3 +159,44 @@ def new_page(browser: "Browser", log: PageLog) -> Iterator[object]:
     for page in pages:
         page.context.close()
     log.check()
+
+
+@dataclass
+class OpenPage:
+    """A page that many tests use, and the last question it has answered."""
+
+    explorer: "ExplorerPage"
+    log: PageLog
+    given: str | Path | None = None
+    record: dict = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, OpenPage]:
+    """The open page of each family."""
+    return {}
+
+
+@pytest.fixture
+def answered(browser: "Browser", address: str, pages: dict[str, OpenPage], inputs: dict[str, Path]) -> Iterator[Callable]:
+    """`answered("gpt")` is the page of a family with the answer to its input, or to another one, and the record."""
+    from explorer_page import ExplorerPage
+    from tiny_runs import given_to
+
+    used: list[PageLog] = []
+
+    def ask(family: str, given: str | Path | None = None) -> tuple[ExplorerPage, dict]:
+        given = given_to(family, inputs) if given is None else given
+        if family not in pages:
+            log = PageLog()
+            pages[family] = OpenPage(ExplorerPage(open_page(browser, log), address), log)
+            pages[family].explorer.choose(family)
+        page = pages[family]
+        if page.given != given:
+            page.given, page.record = given, page.explorer.ask(given)
+        used.append(page.log)
+        return page.explorer, page.record
+
+    yield ask
+    for log in used:
+        log.check()

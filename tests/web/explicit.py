@@ -1,6 +1,6 @@
 """What the page must show, computed without the explorer: a direct forward pass of the model inside `watch`.
 
-Shapes: H heads, Q queries, K keys, M window side, Y X rows and columns of a grid.
+Shapes: H heads, Q queries, K keys, N windows, M window side, Y X rows and columns of a grid.
 """
 
 import copy
@@ -20,28 +20,31 @@ from regard.tasks.load import Predictor
 @torch.inference_mode()
 def attention(family: str, predictor: Predictor, given: str | Path, answer: str = "") -> dict[str, Tensor]:
     """The weights (H, Q, K) of every attention module by its name, for a text or a file; of a GPT, with what it generated."""
-    model, run = predictor.model, predictor.model.forward
-    if family in ("transformer", "bahdanau", "t5"):
-        read = translation_ids(predictor, given)
-    elif family == "gpt":
-        read = (torch.tensor([generated_ids(predictor, given, answer)]),)
-    elif family == "bert":
-        run, read = model.encode, (masked_ids(predictor, given),)
-    elif family in ("vit", "swin"):
-        read = (predictor.to_input(given),)
-    elif family == "captioner":
-        [caption] = predictor.caption([given])
-        target = [predictor.tokenizer.special.bos, *_read(caption.ids, predictor.run.decode.max_length)]
-        read = (predictor.to_input(given), torch.tensor([target]))
-    else:
-        run, read = model.encode, to_model_input([read_audio(given, predictor.run.data.rate)], predictor.run.data)
-    with watch(model) as seen:
-        run(*read)
+    read = model_input(family, predictor, given, answer)
+    with watch(predictor.model) as seen:
+        predictor.model(*read)
     # A recurrent decoder makes a call for each token, the others one call.
     whole = {name: torch.cat(calls, -2) for name, calls in seen.items() if calls}
     if family == "swin":
-        return {name: scatter_windows(weights, *swin_windows(predictor, name)) for name, weights in whole.items()}
+        return {name: scatter_windows(weights, *swin_windows(predictor.model, name)) for name, weights in whole.items()}
     return {name: weights[0] for name, weights in whole.items()}
+
+
+def model_input(family: str, predictor: Predictor, given: str | Path, answer: str = "") -> tuple[Tensor, ...]:
+    """What the forward pass of a model gets, the tokens of its answer included."""
+    if family in ("transformer", "bahdanau", "t5"):
+        return translation_ids(predictor, given)
+    if family == "gpt":
+        return (torch.tensor([generated_ids(predictor, given, answer)]),)
+    if family == "bert":
+        return (masked_ids(predictor, given),)
+    if family in ("vit", "swin"):
+        return (predictor.to_input(given),)
+    if family == "captioner":
+        [caption] = predictor.caption([given])
+        target = [predictor.tokenizer.special.bos, *_read(caption.ids, predictor.run.decode.max_length)]
+        return predictor.to_input(given), torch.tensor([target])
+    return to_model_input([read_audio(given, predictor.run.data.rate)], predictor.run.data)
 
 
 def alignment(family: str, predictor: Predictor, given: str | Path, weights: dict[str, Tensor], answer: str = "") -> Tensor:
@@ -95,50 +98,31 @@ def masked_ids(predictor: Predictor, text: str) -> Tensor:
     return torch.tensor([[special.bos, *ids, special.eos]])
 
 
-def swin_windows(predictor: Predictor, name: str) -> tuple[int, int, int]:
+def swin_windows(model: nn.Module, name: str) -> tuple[int, int, int]:
     """Side of the grid, of the window, and the cyclic shift of an attention module `stages.S.blocks.B…`."""
-    config = predictor.run.model
+    config = model.config
     stage, block = (int(part) for part in name.split(".") if part.isdigit())
     side = config.image // config.patch // 2**stage
     whole = side <= config.window  # one window: no shift
     return side, min(side, config.window), 0 if whole or block % 2 == 0 else config.window // 2
 
 
+def window_places(side: int, window: int, shift: int) -> list[list[int]]:
+    """The places of the grid in each window, row of windows after row; a shifted window goes on at the other edge."""
+    return [
+        [(top + i + shift) % side * side + (left + j + shift) % side for i in range(window) for j in range(window)]
+        for top in range(0, side, window)
+        for left in range(0, side, window)
+    ]
+
+
 def scatter_windows(weights: Tensor, side: int, window: int, shift: int) -> Tensor:
     """Weights of windows (N, H, M · M, M · M), row of windows after row → (H, Y · X, Y · X), 0 between windows."""
     dense = torch.zeros(weights.shape[1], side * side, side * side)
-    number = 0
-    for top in range(0, side, window):
-        for left in range(0, side, window):
-            places = [(top + i + shift) % side * side + (left + j + shift) % side for i in range(window) for j in range(window)]
-            for row, query in enumerate(places):
-                dense[:, query, places] = weights[number, :, row]
-            number += 1
+    for number, places in enumerate(window_places(side, window, shift)):
+        for row, query in enumerate(places):
+            dense[:, query, places] = weights[number, :, row]
     return dense
-
-
-def projections(attention: nn.Module, head: int, x: Tensor, memory: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Q (Q, E), k and v (K, E) of one head, from its rows of the projection matrix: x (Q, D), memory (K, D)."""
-    width = attention.inner // attention.heads
-    memory = x if memory is None else memory
-    found = []
-    for part, given in enumerate((x, memory, memory)):
-        rows = slice(part * attention.inner + head * width, part * attention.inner + (head + 1) * width)
-        product = given @ attention.qkv.weight[rows].T
-        found.append(product if attention.qkv.bias is None else product + attention.qkv.bias[rows])
-    return found[0], found[1], found[2]
-
-
-@torch.inference_mode()
-def inputs_of(model: nn.Module, name: str, *read: Tensor) -> Tensor:
-    """What an attention module attends from: its first argument (T, D) in a forward pass of the model."""
-    caught: list[Tensor] = []
-    hook = model.get_submodule(name).register_forward_pre_hook(lambda _, given: caught.append(given[0][0]))
-    try:
-        model(*read)
-    finally:
-        hook.remove()
-    return caught[0]
 
 
 def without_head(model: nn.Module, name: str, head: int) -> nn.Module:
@@ -202,8 +186,8 @@ def scored(family: str, predictor: Predictor, model: nn.Module, given: str | Pat
 def without_position_table(model: nn.Module) -> nn.Module:
     """A copy whose tables of positions, learned, fixed or of biases, are zeros."""
     changed = copy.deepcopy(model)
-    tables = [part for name, part in (*changed.named_parameters(), *changed.named_buffers())
-              if name.endswith(("positions.table", "bias.table.weight"))]  # fmt: skip
+    names = ("positions.table", "bias.table", "bias.table.weight", "position_bias.distances.weight")
+    tables = [part for name, part in (*changed.named_parameters(), *changed.named_buffers()) if name.endswith(names)]
     assert tables, "a table of positions is expected"
     with torch.no_grad():
         for table in tables:

@@ -5,14 +5,13 @@ What is wanted comes from a direct forward pass inside `watch` (explicit.py); wh
 
 import dataclasses
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import explicit
 import pytest
 import torch
 from explorer_page import ExplorerPage, open_table, read_table
-from tiny_runs import EVERY_FAMILY, SOUNDS, TEXT, TEXTS
+from tiny_runs import EVERY_FAMILY, TEXT, TEXTS, given_to
 from torch import Tensor
 
 import regard
@@ -20,17 +19,6 @@ from regard.tasks.load import Predictor
 
 CLOSE = {"rtol": 0, "atol": 1e-4}
 EACH = pytest.mark.parametrize("family", EVERY_FAMILY)
-
-
-@pytest.fixture(scope="module")
-def predictors(runs):
-    """The model of each run, loaded once more."""
-    return {name: regard.load(folder) for name, folder in runs.items()}
-
-
-def given_to(family: str, inputs: dict[str, Path]) -> str | Path:
-    """The input of a family."""
-    return TEXTS.get(family) or inputs["sound.wav" if family in SOUNDS else "picture.png"]
 
 
 def ask(new_page, address: str, run: str, given: str | Path) -> tuple[ExplorerPage, dict]:
@@ -117,104 +105,6 @@ def direct_answer(family: str, predictor: Predictor, given: str | Path, tokens: 
     if family == "conformer":
         return predictor.transcribe([given])[0].text
     return predictor.classify([given])[0][0].text
-
-
-# -- view 3: step by step
-
-STAGES = ("x", "q", "k", "v", "scores", "scaled", "masked", "weights", "output")
-
-
-def open_steps(explorer: ExplorerPage, layer: int, head: int, query: int):
-    """The numbers of one query of a head of the input."""
-    panel = explorer.open("steps")
-    panel.locator("label", has_text="Your input").click()
-    for label, value in (("Layer", layer), ("Head", head), ("Query", query)):
-        explorer.settled()
-        panel.get_by_label(label, exact=True).select_option(index=value)  # a value would also match a label
-    explorer.settled()
-    return panel
-
-
-def read_stages(explorer: ExplorerPage, names: Sequence[str] = STAGES) -> dict[str, Tensor]:
-    """Matrices of the view, every column of them."""
-    panel, found = explorer.page.locator("#panel-steps"), {}
-    explorer.settled()
-    for name in names:
-        matrix = panel.locator(f'[data-matrix="{name}"]')
-        if matrix.get_by_role("button", name="Show all").count():
-            matrix.get_by_role("button", name="Show all").click()
-            explorer.settled()
-        if matrix.count():
-            found[name] = read_table(matrix.locator("table"))
-    return found
-
-
-def direct_stages(model, name: str, head: int, x: Tensor, causal: bool = False, scaled: bool = True, temperature: float = 1.0):
-    """The same from the weights of the model, by the formula."""
-    q, k, v = explicit.projections(model.get_submodule(name), head, x)
-    scores = q @ k.T
-    scaled_scores = scores / q.shape[-1] ** 0.5 if scaled else scores
-    allowed = torch.ones_like(scores, dtype=torch.bool).tril() if causal else torch.ones_like(scores, dtype=torch.bool)
-    masked = scaled_scores.masked_fill(~allowed, -torch.inf)
-    weights = (masked / temperature).softmax(-1)
-    found = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "scaled": scaled_scores, "masked": masked, "weights": weights,
-             "output": weights @ v}  # fmt: skip
-    return found if causal else {key: value for key, value in found.items() if key != "masked"}
-
-
-def assert_stages(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    """The page shows at most eight queries and ten keys: here all of them, as the input is short."""
-    assert found.keys() - {"masked"} == wanted.keys() - {"masked"}  # without a mask, "masked" repeats the scaled scores
-    for name in wanted.keys() & found.keys():
-        torch.testing.assert_close(found[name], wanted[name], **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
-
-
-@pytest.mark.parametrize("head", [0, 2])
-@pytest.mark.parametrize("layer", [0, 1])
-def test_the_steps_are_those_of_the_formula(new_page, address, predictors, layer, head):
-    model, read = predictors["transformer"].model, explicit.translation_ids(predictors["transformer"], TEXT)
-    explorer, _ = ask(new_page, address, "transformer", TEXT)
-    open_steps(explorer, layer, head, query=3)
-    found = read_stages(explorer)
-    name = f"encoder.{layer}.attn"
-    assert_stages(found, direct_stages(model, name, head, explicit.inputs_of(model, name, *read)))
-    torch.testing.assert_close(
-        found["weights"], explicit.attention("transformer", predictors["transformer"], TEXT)[name][head], **CLOSE
-    )
-
-
-def row_labels(panel) -> list[str]:
-    """The names of the queries."""
-    return panel.locator('[data-matrix="x"] tbody th').all_text_contents()
-
-
-def test_the_six_words_need_no_input(new_page, address):
-    explorer = ExplorerPage(new_page(), address, "steps")
-    panel = explorer.page.locator("#panel-steps")
-    panel.locator('[data-matrix="weights"]').wait_for()
-    assert row_labels(panel) == ["YOUR", "CAT", "IS", "A", "LOVELY", "CAT"]
-    found = read_stages(explorer, ("x", "weights", "output"))
-    wanted = (found["x"] @ found["x"].T / 512**0.5).softmax(-1)  # q, k and v are the input itself
-    torch.testing.assert_close(found["weights"], wanted, **CLOSE)
-    torch.testing.assert_close(found["output"], wanted @ found["x"], **CLOSE)
-    panel.get_by_role("switch", name="Positions").click()
-    panel.locator('[data-stage="x"][data-changed="true"]').wait_for()
-    cat, other_cat = read_stages(explorer, ("weights",))["weights"][[1, 5]]
-    torch.testing.assert_close(cat, other_cat, rtol=0, atol=0)  # without positions the two are one
-
-
-@EACH
-def test_the_steps_of_every_family_end_in_its_weights(new_page, address, predictors, inputs, family):
-    given = given_to(family, inputs)
-    explorer, record = ask(new_page, address, family, given)
-    wanted = list(explicit.attention(family, predictors[family], given, record["answer"]["text"]).values())
-    for layer in {len(wanted) // 2, len(wanted) - 1}:
-        head = len(wanted[layer]) - 1
-        panel = open_steps(explorer, layer, head, query=4)
-        matrix = panel.locator('[data-matrix="weights"]')
-        rows, columns = ([int(one) for one in matrix.get_attribute(f"data-{name}").split(",")] for name in ("rows", "columns"))
-        assert 4 in rows
-        torch.testing.assert_close(read_table(matrix.locator("table")), wanted[layer][head][rows][:, columns], **CLOSE)
 
 
 # -- view 4: what if

@@ -114,3 +114,8 @@ def write_inputs(home: Path) -> dict[str, Path]:
     files["broken.png"].write_bytes(files["picture.png"].read_bytes()[:200])
     files["broken.wav"].write_bytes(files["sound.wav"].read_bytes()[:30])
     return files
+
+
+def given_to(family: str, inputs: dict[str, Path]) -> str | Path:
+    """The input of a family: its text, or one of the files of `write_inputs`."""
+    return TEXTS.get(family) or inputs["sound.wav" if family in SOUNDS else "picture.png"]

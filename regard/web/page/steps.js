@@ -385,7 +385,7 @@ function mountSteps(root, app) {
         title: switches.masked ? "Masked" : "No mask",
         text: switches.masked
           ? "Keys that the query must not see get −∞; the softmax turns it into a weight of exactly 0."
-          : "Every query may look at every key. With the mask on, later tokens get −∞, as in a decoder.",
+          : `Every query may look at every key. With the mask on, ${now.same_tokens ? "later tokens get −∞, as in a decoder" : "the hidden keys get −∞"}.`,
         body: [pairs("masked", stage.masked, 2)],
         changed: changed.masked,
       });
@@ -602,7 +602,8 @@ const quote = (label) => `“${readableToken(label).trim()}”`;
  * @param {string} dims
  */
 function inputText(now, lecture, positions, dims) {
-  if (now.memory) return `Queries are computed from x, keys and values from the memory, the output of the encoder. Each row is ${dims}.`;
+  const memory = now.memory && now.memory.columns !== now.x?.columns ? ` in x and of ${groupedCount(now.memory.columns)} in the memory` : "";
+  if (now.memory) return `Queries are computed from x, keys and values from the memory, the output of the encoder. Each row is ${dims}${memory}.`;
   const place = positions ? "an embedding plus a position" : "an embedding without a position";
   if (lecture) return `Each word is ${dims}: ${place}. ${positions ? "Both CATs have the same embedding at different positions, so their rows differ." : "Without positions both CATs are the same vector."}`;
   return positions ? `Each row is one token as it enters this layer, ${dims}.` : `Each row is one token as it enters this layer, ${dims}, computed without any position.`;

@@ -178,6 +178,7 @@ export function pictureOverlay({ picture, region, label, onPlace, onPick }) {
      */
     show(weights, rows = 1, columns = 1, attended = rows * columns) {
       shown = weights ? { weights, rows, columns, attended } : null;
+      canvas.dataset.weights = Array.from(weights ?? [], (weight) => weight.toFixed(6)).join(" "); // a canvas has no numbers to read
       redraw();
     },
     /** Outline a place. @param {number} place */

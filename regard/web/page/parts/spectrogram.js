@@ -122,6 +122,7 @@ export function spectrogramView({ spectrogram, label, onTime }) {
      */
     show(weights, times = []) {
       shown = weights ? { weights, times } : null;
+      canvas.dataset.weights = Array.from(weights ?? [], (weight) => weight.toFixed(6)).join(" "); // a canvas has no numbers to read
       redraw();
     },
     destroy() {
