@@ -1,8 +1,9 @@
 /**
- * Attention weights of a record, asked for in tiles of 256 × 256 and kept while the record is shown.  Every view asks for the
- * same tiles, `?head=2&top=0&left=256&rows=256&columns=44`, so that an exported page can hold them.
+ * Attention weights of a record, asked for in tiles of 256 × 256; those used last are kept while the record is shown.  Every
+ * view asks for the same tiles, `?head=2&top=0&left=256&rows=256&columns=44`, so that an exported page can hold them.
  */
 
+import { lruCache } from "./parts/lru_cache.js";
 import { decodeWeights } from "./parts/numbers.js";
 
 /** @typedef {import("./types.js").App} App */
@@ -12,8 +13,10 @@ import { decodeWeights } from "./parts/numbers.js";
 const WEIGHT_TILE = 256;
 const WHOLE = 640 * 640; // the largest matrix that is asked for as a whole
 
-/** @type {Map<string, Promise<Float32Array>>} */
-const weightCache = new Map();
+const CACHE_BYTES = 64 * 2 ** 20; // 12 heads of 512 × 512 are 12 MiB
+
+/** @type {ReturnType<typeof lruCache<Float32Array>>} */
+const weightCache = lruCache(CACHE_BYTES);
 let cachedRecord = "";
 
 /**
@@ -28,13 +31,7 @@ function askWeights(app, path) {
     weightCache.clear();
     cachedRecord = record.id;
   }
-  let answer = weightCache.get(path);
-  if (!answer) {
-    answer = app.get(`/records/${record.id}${path}`).then((tile) => decodeWeights(tile.weights));
-    answer.catch(() => weightCache.delete(path)); // an error is not kept: the next try may work
-    weightCache.set(path, answer);
-  }
-  return answer;
+  return weightCache.get(path, () => app.get(`/records/${record.id}${path}`).then((tile) => decodeWeights(tile.weights)));
 }
 
 /**
