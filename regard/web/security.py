@@ -284,6 +284,8 @@ class Guard:
 
 def parse_form(content: bytes) -> dict[str, str]:
     """The fields of a form."""
+    if content.lstrip().startswith((b"{", b"[")):  # what curl -d sends unless it is told otherwise
+        raise Refused(415, "a form that is JSON; send it with the header Content-Type: application/json")
     try:
         return dict(parse_qsl(content.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:

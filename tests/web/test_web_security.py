@@ -45,6 +45,13 @@ def guarded(**options: object) -> Starlette:
     return Starlette(routes=[*routes, Route("/fail", fail), Route("/fail-late", fail_late)], middleware=[guard])
 
 
+def test_json_that_is_sent_as_a_form_says_which_header_is_missing():
+    form = HOST | {"content-type": "application/x-www-form-urlencoded"}
+    reply = ask(guarded(), "POST", "/translate", b'{"q": "a"}', headers=form)
+    assert reply.status == 415
+    assert "send it with the header Content-Type: application/json" in reply.json()["error"]
+
+
 def test_a_json_request_of_a_program_is_answered():
     reply = ask(guarded(), "POST", "/translate", {"q": "a"})
     assert (reply.status, reply.json()) == (200, {"got": {"q": "a"}})
