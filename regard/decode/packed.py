@@ -49,6 +49,8 @@ def few_rows_linear(layer: nn.Linear, start: int = 0, stop: int | None = None) -
     weight = layer.weight
     if PACK is None or weight.requires_grad or weight.device.type != "cpu" or weight.dtype != torch.float32:
         return None
+    if weight.is_inference():  # made in inference mode: torch does not count its changes
+        return None
     parts = _LAYERS.setdefault(layer, {})
     known = parts.get((start, stop))
     if known is None or known.weight.data_ptr() != weight[start:stop].data_ptr() or known.version != weight._version:

@@ -50,6 +50,8 @@ def test_changed_weights_are_packed_again(change):
 def test_weights_in_training_and_other_types_are_left_to_torch():
     assert few_rows_linear(nn.Linear(4, 4)) is None
     assert few_rows_linear(nn.Linear(4, 4).double().requires_grad_(False)) is None
+    with torch.inference_mode():
+        assert few_rows_linear(nn.Linear(4, 4).requires_grad_(False)) is None
     assert isinstance(few_rows_linear(frozen()), FewRowsLinear)
 
 
