@@ -20,7 +20,8 @@ import { fixedNumber, percent } from "./parts/numbers.js";
 
 /** @typedef {{step: number, branch: number}} TreeNode  both from 0 */
 
-const TREE_SIZES = { column: 132, row: 46, width: 104, height: 36, left: 92, top: 34 };
+const TREE_SIZES = { row: 46, height: 36, start: 72, left: 92, top: 34, gap: 26 };
+const COLUMN_WIDTHS = { least: 92, most: 132 }; // of a step: as wide as the card has room for
 
 /**
  * The branch from which beam `beam` of a step came; null for the start.
@@ -93,7 +94,11 @@ export function beamTree({ onStep }) {
   );
   const node = el("div", { class: "tree" }, key, scroller, readout, table);
 
-  const place = (/** @type {TreeNode} */ at) => ({ x: TREE_SIZES.left + at.step * TREE_SIZES.column, y: TREE_SIZES.top + at.branch * TREE_SIZES.row });
+  let column = COLUMN_WIDTHS.most;
+  const wide = () => column - TREE_SIZES.gap; // of a candidate
+  const letters = () => Math.floor((wide() - 14) / 8);
+  const left = (/** @type {number} */ step) => TREE_SIZES.left + step * column;
+  const place = (/** @type {TreeNode} */ at) => ({ x: left(at.step), y: TREE_SIZES.top + at.branch * TREE_SIZES.row });
   const branchAt = (/** @type {TreeNode} */ at) => /** @type {DecodingTrace} */ (trace).steps[at.step].branches[at.branch];
   const same = (/** @type {TreeNode} */ a, /** @type {TreeNode} */ b) => a.step === b.step && a.branch === b.branch;
 
@@ -104,14 +109,16 @@ export function beamTree({ onStep }) {
     const answer = treePath(trace, answerEnd(trace));
     const path = treePath(trace, chosen);
     const most = Math.max(...steps.map((step) => step.branches.length));
-    const width = TREE_SIZES.left + steps.length * TREE_SIZES.column;
+    const room = (scroller.clientWidth - TREE_SIZES.left + TREE_SIZES.gap - 4) / steps.length;
+    column = Math.floor(Math.min(Math.max(room, COLUMN_WIDTHS.least), COLUMN_WIDTHS.most));
+    const width = left(steps.length) - TREE_SIZES.gap + 4;
     const height = TREE_SIZES.top + most * TREE_SIZES.row + 2;
     setChildren(picture);
     picture.setAttribute("width", String(width));
     picture.setAttribute("height", String(height));
-    picture.append(svg("rect", { class: "tree-band", y: 0, width: TREE_SIZES.width + 20, height, rx: 10 }));
+    picture.append(svg("rect", { class: "tree-band", y: 0, width: wide() + 20, height, rx: 10 }));
     steps.forEach((step, index) =>
-      picture.append(svg("text", { class: "tree-step", x: TREE_SIZES.left + index * TREE_SIZES.column + TREE_SIZES.width / 2, y: 18, "text-anchor": "middle" }, `step ${step.number}`)),
+      picture.append(svg("text", { class: "tree-step", x: left(index) + wide() / 2, y: 18, "text-anchor": "middle" }, `step ${step.number}`)),
     );
     markStep();
 
@@ -119,7 +126,7 @@ export function beamTree({ onStep }) {
     steps.forEach((step, index) =>
       step.branches.forEach((branch, number) => {
         const from = branchOfBeam(/** @type {DecodingTrace} */ (trace), index, branch.parent);
-        const a = from ? { x: place(from).x + TREE_SIZES.width, y: place(from).y + TREE_SIZES.height / 2 } : { x: start.x + 72, y: start.y + TREE_SIZES.height / 2 };
+        const a = from ? { x: place(from).x + wide(), y: place(from).y + TREE_SIZES.height / 2 } : { x: start.x + TREE_SIZES.start, y: start.y + TREE_SIZES.height / 2 };
         const b = { x: place({ step: index, branch: number }).x, y: place({ step: index, branch: number }).y + TREE_SIZES.height / 2 };
         const bend = (b.x - a.x) / 2;
         const marks = [`tree-line tree-${branch.fate}`];
@@ -131,7 +138,7 @@ export function beamTree({ onStep }) {
     const input = steps[0].beams[0].inputs;
     picture.append(
       svg("g", { class: "tree-node tree-start", transform: `translate(${start.x} ${start.y})` },
-        svg("rect", { width: 72, height: TREE_SIZES.height, rx: 8 }),
+        svg("rect", { width: TREE_SIZES.start, height: TREE_SIZES.height, rx: 8 }),
         svg("text", { class: "tree-token", x: 36, y: 22, "text-anchor": "middle" }, shorten(readableToken(input[input.length - 1]), 8))),
     );
     steps.forEach((step, index) => step.branches.forEach((branch, number) => picture.append(drawNode({ step: index, branch: number }, branch, answer, path))));
@@ -139,7 +146,7 @@ export function beamTree({ onStep }) {
 
   /** Show which step is played. */
   function markStep() {
-    picture.querySelector(".tree-band")?.setAttribute("x", String(TREE_SIZES.left + current * TREE_SIZES.column - 10));
+    picture.querySelector(".tree-band")?.setAttribute("x", String(left(current) - 10));
     picture.querySelectorAll(".tree-step").forEach((name, index) => name.classList.toggle("strong", index === current));
   }
 
@@ -160,9 +167,9 @@ export function beamTree({ onStep }) {
         class: marks.join(" "), transform: `translate(${x} ${y})`, tabindex: same(at, chosen) ? "0" : "-1", role: "button", "aria-label": describe(at),
         "data-step": at.step + 1, "data-branch": at.branch, "data-fate": branch.fate, "data-score": branch.score.toFixed(6), "data-probability": branch.probability.toFixed(6),
       },
-      svg("rect", { width: TREE_SIZES.width, height: TREE_SIZES.height, rx: 8 }),
-      svg("text", { class: "tree-token", x: 10, y: 16 }, `${shorten(readableToken(branch.token), 11)}${branch.fate === "finished" ? " ✓" : ""}`),
-      svg("text", { class: "tree-numbers", x: 10, y: 30 }, `${percent(branch.probability)}  ${fixedNumber(branch.score)}`),
+      svg("rect", { width: wide(), height: TREE_SIZES.height, rx: 8 }),
+      svg("text", { class: "tree-token", x: 8, y: 16 }, `${shorten(readableToken(branch.token), letters() - (branch.fate === "finished" ? 2 : 0))}${branch.fate === "finished" ? " ✓" : ""}`),
+      svg("text", { class: "tree-numbers", x: 8, y: 30 }, `${percent(branch.probability)}  ${fixedNumber(branch.score)}`),
     );
     group.addEventListener("click", () => choose(at, true));
     group.addEventListener("focus", () => !same(at, chosen) && choose(at, false));
@@ -201,9 +208,9 @@ export function beamTree({ onStep }) {
 
   /** Scroll the tree, not the page. @param {number} step */
   function reveal(step) {
-    const x = TREE_SIZES.left + step * TREE_SIZES.column;
+    const x = left(step);
     if (x < scroller.scrollLeft + 20) scroller.scrollLeft = x - TREE_SIZES.left;
-    if (x + TREE_SIZES.width > scroller.scrollLeft + scroller.clientWidth) scroller.scrollLeft = x + TREE_SIZES.width + 16 - scroller.clientWidth;
+    if (x + wide() > scroller.scrollLeft + scroller.clientWidth) scroller.scrollLeft = x + wide() + 16 - scroller.clientWidth;
   }
 
   picture.addEventListener("keydown", (event) => {
@@ -245,6 +252,14 @@ export function beamTree({ onStep }) {
     setChildren(tableHost, el("table", { class: "weights-table tree-table" }, el("caption", {}, "Every candidate of the search, best first in each step"), el("thead", {}, head), body));
   }
   table.addEventListener("toggle", () => table.open && renderTable());
+  let room = 0;
+  new ResizeObserver(() => {
+    if (scroller.clientWidth === room) return; // its height changes with the tree itself
+    room = scroller.clientWidth;
+    const focused = picture.contains(document.activeElement);
+    draw();
+    if (focused) /** @type {SVGElement | null} */ (picture.querySelector('[tabindex="0"]'))?.focus({ preventScroll: true });
+  }).observe(scroller);
 
   return {
     node,

@@ -26,6 +26,7 @@ import { mountPositions } from "./positions.js";
 
 const SHOWN_ITEMS = 10; // tokens or classes of an answer that are listed
 const MAP_HEIGHT = 380; // pixels; a higher map scrolls
+const STEEP = 5; // a loss that falls to less than a fifth is flat on a linear axis
 const TOPICS = /** @type {const} */ ([
   { value: "training", label: "While learning" },
   { value: "positions", label: "Positions" },
@@ -94,9 +95,10 @@ function mountTraining(root, app) {
   const scale = segmented({ label: "Loss axis", options: [{ value: "linear", label: "linear" }, { value: "log", label: "log" }], value: "linear", onChange: (value) => chart.update({ yLog: value === "log" }) });
   const facts = el("dl", { class: "facts" });
   const said = el("div", { class: "stack learned" });
-  const playCard = el("section", { class: "card stack", "aria-labelledby": "steps-heading" }, el("h3", { id: "steps-heading" }, "The same input, step by step"), playing.node, note, said);
+  const maps = el("section", { class: "card learned-maps", "aria-label": "Attention at this step" });
+  const playCard = el("section", { class: "card stack", "aria-labelledby": "steps-heading" }, el("h3", { id: "steps-heading" }, "The same input, step by step"), playing.node, said, note);
   const chartCard = el("section", { class: "card stack", "aria-labelledby": "loss-heading" }, el("div", { class: "toolbar decode-head" }, el("h3", { id: "loss-heading" }, "Loss"), scale.node), chart.node, facts);
-  const content = el("div", { class: "learning-grid" }, playCard, chartCard);
+  const content = el("div", { class: "learning-grid" }, playCard, chartCard, maps);
   root.append(message, content);
 
   async function load() {
@@ -136,7 +138,10 @@ function mountTraining(root, app) {
       { name: "training", look: /** @type {const} */ ("plain"), points: found.points.map((point) => /** @type {[number, number]} */ ([point.step, point.loss])) },
       { name: "validation", look: /** @type {const} */ ("strong"), dots: found.validation.length < 40, points: found.validation.map((point) => /** @type {[number, number]} */ ([point.step, point.loss])) },
     ];
-    chart.update({ lines: lines.filter((line) => line.points.length) });
+    const losses = lines.flatMap((line) => line.points.map(([, loss]) => loss)).filter((loss) => loss > 0);
+    const log = losses.length > 0 && Math.max(...losses) > STEEP * Math.min(...losses);
+    scale.set(log ? "log" : "linear");
+    chart.update({ lines: lines.filter((line) => line.points.length), yLog: log });
     chart.node.hidden = scale.node.hidden = !lines.some((line) => line.points.length);
     steps = [...found.checkpoints, null];
     playing.setSteps(steps.map(stepName), steps.length - 1);
@@ -185,9 +190,10 @@ function mountTraining(root, app) {
     if (log) chart.update({ current: step ?? log.final?.step ?? null });
     if (!app.record || !app.input || !app.run) {
       setChildren(said, placard({ title: "Nothing inspected yet", text: "Give the model an input above, and see its answer at each of these steps." }));
+      setChildren(maps);
       return;
     }
-    said.classList.add("waiting");
+    for (const part of [said, maps]) part.classList.add("waiting");
     said.dataset.step = step === null ? "final" : String(step);
     try {
       let record = records.get(step);
@@ -201,8 +207,9 @@ function mountTraining(root, app) {
     } catch (error) {
       if (number !== asked) return;
       setChildren(said, placard({ kind: "error", title: "This step could not be shown", text: error instanceof Error ? error.message : String(error) }));
+      setChildren(maps);
     } finally {
-      if (number === asked) said.classList.remove("waiting");
+      if (number === asked) for (const part of [said, maps]) part.classList.remove("waiting");
     }
   }
 
@@ -221,9 +228,8 @@ function mountTraining(root, app) {
       el("p", { class: "learned-items" }, ...items.map((item) =>
         el("span", { class: "learned-item", "data-probability": item.probability === null ? null : item.probability.toFixed(6) }, el("bdi", {}, readableToken(item.text)), item.probability !== null && el("small", {}, percent(item.probability)))), hidden > 0 && el("span", { class: "learned-more" }, `and ${groupedCount(hidden)} more`)),
       loss && el("p", { class: "hint" }, `Validation loss ${fixedNumber(loss.loss, 3)} at this step.`),
-      drawAlignment(record),
-      drawHeads(record, step),
     );
+    setChildren(maps, drawAlignment(record), drawHeads(record, step));
   }
 
   /**
