@@ -158,6 +158,7 @@ class DecodeConfig:
     bad_words: list[list[int]] = dataclasses.field(default_factory=list)  # sequences of token ids that no answer holds
     forced_bos: int = -1  # the first token id of every answer; -1: none
     forced_eos: int = -1  # the last token id of an answer that reaches its limit; -1: none
+    renormalize_logits: bool = False  # whether the probabilities of what these options leave sum to 1 in a beam
 
     def __post_init__(self) -> None:
         require_min(1, beam_size=self.beam_size, batch_size=self.batch_size)
@@ -321,9 +322,9 @@ def build_run(name: str, tables: Tables, families: Mapping[str, Family], tasks: 
         more = f", or another family: {', '.join(others)}" if others else ""
         raise ValueError(f"unknown model.size {size!r}{near}; sizes of {family_name} are {', '.join(family.sizes)}: choose one, "
                          f"such as model={family_name}-{next(iter(family.sizes))}{more}")  # fmt: skip
-    supported = tasks_of(family, tasks)
-    task = str(tables.get("task", supported[0]))
-    if task not in supported:
+    task = str(tables["task"] if "task" in tables else tasks_of(family, tasks)[0])
+    if task not in tasks or family.kind not in tasks[task].kinds:  # only then are the other tasks imported
+        supported = tasks_of(family, tasks)
         near = nearest(task, supported)
         raise ValueError(f"a {family_name} does not learn task {task!r}{near}; it learns {', '.join(supported)}")
     if "vocab" in model:

@@ -35,10 +35,11 @@ class Result(NamedTuple):
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing a test encodes or downloads touches the user's cache."""
+    """Nothing a test encodes or downloads touches the user's cache, and nothing comes from the internet."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("REGARD_MIRROR", raising=False)
+        patch.setenv("https_proxy", "http://127.0.0.1:9")  # nobody listens there
         yield
 
 

@@ -4,6 +4,7 @@ import codecs
 import gzip
 import io
 import os
+import shutil
 import stat
 import sys
 import tempfile
@@ -13,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
-__all__ = ["MAX_LINE", "MIN_NOT_UTF8", "BadLine", "cache_folder", "flush", "gzip_errors", "new_file_mode", "open_bytes",
-           "read_lines", "read_lines_checked", "read_pieces", "read_whole", "sync_folder", "write_atomic"]  # fmt: skip
+__all__ = ["MAX_LINE", "MIN_NOT_UTF8", "BadLine", "cache_folder", "create_folder", "flush", "gzip_errors", "new_file_mode",
+           "open_bytes", "read_lines", "read_lines_checked", "read_pieces", "read_whole", "sync_folder",
+           "write_atomic"]  # fmt: skip
 
 MAX_LINE = 1 << 20  # bytes of one line; longer ones are left out or refused
 MIN_NOT_UTF8 = 3  # lines, none of them UTF-8, that are a file in another encoding
@@ -277,3 +279,21 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+@contextmanager
+def create_folder(to: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside a new one, and rename it when everything is written."""
+    if to.exists():
+        raise ValueError(f"{to} already exists; give another folder, or remove it")
+    to.parent.mkdir(parents=True, exist_ok=True)
+    part = to.with_name(f".{to.name}.{os.getpid()}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    try:
+        yield part
+        sync_folder(part)
+        os.rename(part, to)
+        sync_folder(to.parent)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

@@ -2,23 +2,26 @@
 
 Files are read from `$REGARD_DATA/<name>/<file>`, else from the user's cache folder, else downloaded to the cache, from a public
 address or the server `$REGARD_MIRROR`.  A download is kept only if the sha256 of its text (for others: of the file) is right.
+A set without an address of these files is made of its official ones (`regard/data/official`).
 """
 
 import gzip
 import hashlib
-import http.client
+import io
 import os
-import urllib.parse
-import urllib.request
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from regard.config import nearest
+from regard.data.download import FAILURES, MAX_TEXT, note, read_url, require_secure
 from regard.data.files import cache_folder, write_atomic
+from regard.data.official.prepare import are_local, prepare
+from regard.data.official.table import OFFICIAL
 
-__all__ = ["LANGUAGES", "SHA256", "SOURCES", "Source", "is_local", "locate", "prefix_of", "require_one_source"]
+__all__ = ["LANGUAGES", "SHA256", "SOURCES", "Source", "describe_download", "download_size", "is_local", "locate", "prefix_of",
+           "require_one_source"]  # fmt: skip
 
 
 class Source(NamedTuple):
@@ -129,7 +132,37 @@ def is_local(name: str, split: str, pair: str, text: str = "raw") -> bool:
     """Whether the files of one split are on this machine, so that reading them downloads nothing."""
     pattern, pair = SOURCES[name].files[text], _pair(name, pair)
     languages = pair.split("-") if "{lang}" in pattern else [""]
-    return all(_find_local(name, pattern.format(split=split, lang=language)) for language in languages)
+    files = [pattern.format(split=split, lang=language) for language in languages]
+    return all(_find_local(name, file) or (_is_official(name, file) and are_local(name)) for file in files)
+
+
+def describe_download(name: str) -> str:
+    """What reading a named set would download, with its licence; "" if nothing."""
+    source = SOURCES.get(name)
+    if not source:
+        return ""
+    split = "train" if "train" in source.splits else source.splits[0]
+    if all(is_local(name, split, "", text) for text in _needed(source)):
+        return ""
+    if os.environ.get("REGARD_MIRROR"):
+        where = f"from {os.environ['REGARD_MIRROR']}"
+    elif source.url:
+        where = f"a few MB from {next(iter(source.url.values())).split('/')[2]}"
+    elif name in OFFICIAL:
+        where = OFFICIAL[name].summary
+    else:
+        return f"{name}: not on this machine and without a public address"
+    return f"{name}: downloaded when first used, {where}; licence: {source.licence}"
+
+
+def download_size(name: str) -> int | None:
+    """The bytes that a set has to download, about; None if that is not known."""
+    return None if SOURCES[name].url or name not in OFFICIAL else OFFICIAL[name].size
+
+
+def _needed(source: Source) -> tuple[str, ...]:
+    """The versions of a set that reading it takes: one text, or all parts of speech and of images with captions."""
+    return tuple(text for text in source.files if text not in ("tok", "wav"))
 
 
 def _pair(name: str, pair: str) -> str:
@@ -151,11 +184,18 @@ def _find(name: str, file: str, url: str) -> Path:
     mirror = os.environ.get("REGARD_MIRROR", "")
     url = f"{mirror.rstrip('/')}/{name}/{file}" if mirror else url
     target = cache_folder() / "data" / name / file
+    if not url and _is_official(name, file):
+        return prepare(name, SOURCES[name].licence) / file
     if not url:
         raise ValueError(f"{name}/{file} is not on this machine and has no public address; put it in {target.parent}, or set "
                          f"REGARD_DATA to a folder that holds {name}/, or REGARD_MIRROR to a server that does")  # fmt: skip
+    note(f"{name}: downloading {url}; licence: {SOURCES[name].licence}")
     _download(url, target, SHA256[f"{name}/{file}"])
     return target
+
+
+def _is_official(name: str, file: str) -> bool:
+    return name in OFFICIAL and file in OFFICIAL[name].gives
 
 
 def _find_local(name: str, file: str) -> Path | None:
@@ -165,14 +205,11 @@ def _find_local(name: str, file: str) -> Path | None:
 
 def _download(url: str, target: Path, sha256: str) -> None:
     """Download a file into the cache, if it has the right checksum."""
-    at = urllib.parse.urlsplit(url)
-    if at.scheme != "https" and (at.scheme, at.hostname) not in (("http", "127.0.0.1"), ("http", "localhost")):
-        raise ValueError(f"{url} is not an https address; set REGARD_MIRROR to one")
+    require_secure(url, "set REGARD_MIRROR to one")
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            content = answer.read()
-        text = gzip.decompress(content) if url.endswith(".gz") else content
-    except (OSError, EOFError, http.client.HTTPException, zlib.error) as error:
+        content = read_url(url)
+        text = _decompress(content) if url.endswith(".gz") else content
+    except (*FAILURES, zlib.error) as error:
         raise ValueError(f"cannot download {url} ({error}); put the file in {target.parent} yourself, "
                          "or set REGARD_DATA") from None  # fmt: skip
     found = hashlib.sha256(text).hexdigest()
@@ -181,3 +218,12 @@ def _download(url: str, target: Path, sha256: str) -> None:
                          "REGARD_DATA")  # fmt: skip
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, gzip.compress(text, mtime=0) if target.suffix == ".gz" else text)
+
+
+def _decompress(content: bytes) -> bytes:
+    """The text of a .gz file, of bounded size: a small file can unpack to more than the memory holds."""
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+        text = stream.read(MAX_TEXT + 1)
+    if len(text) > MAX_TEXT:
+        raise OSError(f"it has over {MAX_TEXT:,} bytes unpacked")
+    return text

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard.data import sources
+from regard.data.official.table import OFFICIAL
 from regard.data.sources import SHA256, SOURCES, locate, prefix_of
 
 DATA = os.environ.get("REGARD_DATA", "")
@@ -174,12 +175,13 @@ def test_an_unreachable_server_is_a_clear_error(monkeypatch, cache):
                                      "http://127.0.0.1.example.org"])  # fmt: skip
 def test_only_an_https_mirror_is_asked(monkeypatch, address):
     monkeypatch.setenv("REGARD_MIRROR", address)
-    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("it was asked"))
+    monkeypatch.setattr("regard.data.download._open", lambda *_, **__: pytest.fail("it was asked"))
     with pytest.raises(ValueError, match="is not an https address; set REGARD_MIRROR to one"):
         locate(NAME, "valid", "")
 
 
-def test_a_set_without_a_public_address_says_where_to_put_it(cache):
+def test_a_set_without_a_public_address_says_where_to_put_it(monkeypatch, cache):
+    monkeypatch.delitem(OFFICIAL, NAME)
     with pytest.raises(ValueError, match="is not on this machine and has no public address; put it in") as error:
         locate(NAME, "valid", "")
     assert str(cache / "data" / NAME) in str(error.value)
@@ -190,11 +192,11 @@ def test_a_set_without_a_public_address_says_where_to_put_it(cache):
 def test_a_set_with_a_public_address_is_asked_there(monkeypatch):
     asked = []
 
-    def answer(url, **_):
+    def answer(url):
         asked.append(url)
         raise OSError("no net in tests")
 
-    monkeypatch.setattr("urllib.request.urlopen", answer)
+    monkeypatch.setattr("regard.data.download._open", answer)
     for text in ("raw", "tok"):
         with pytest.raises(ValueError, match="cannot download"):
             locate("multi30k", "val", "en-de", text)

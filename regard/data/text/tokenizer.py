@@ -11,9 +11,9 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -22,6 +22,7 @@ from regard.config import nearest
 from regard.data.files import write_atomic
 from regard.data.json_files import load_json
 from regard.data.text.patterns import require_bounded_growth, require_safe_patterns
+from regard.data.text.sentencepiece import ESCAPE, find_pieces, join_pieces
 
 __all__ = ["BOS", "EOS", "KINDS", "PAD", "SENTINELS", "UNK", "SpecialTokens", "Tokenizer", "read_tokenizer_json",
            "to_ids", "train_bpe", "train_tokenizer"]  # fmt: skip
@@ -35,6 +36,9 @@ KINDS = ("bpe", "bytes", "wordpiece", "characters", "words")
 # A word keeps the space before it (▁bike) and punctuation is separate, so "bike." and "bike" share a token and
 # decoding restores the text: no detokenizer needed.
 PIECES = Regex(r"▁?\p{P}|▁?[^▁\p{P}]+|▁")
+
+
+E = TypeVar("E")  # what a line is encoded to
 
 
 class SpecialTokens(NamedTuple):
@@ -138,7 +142,7 @@ class Tokenizer:
         inner.no_truncation()  # batches handle lengths
         inner.no_padding()
         inner.encode_special_tokens = True  # "</s>" typed by a user is text, not the end of the sentence
-        self._inner = inner
+        self._inner, self._pieces = inner, find_pieces(inner)
 
     @classmethod
     def load(cls, file: Path) -> "Tokenizer":
@@ -162,12 +166,17 @@ class Tokenizer:
     @property
     def vocab(self) -> int:
         """Size of the vocabulary."""
-        return self._inner.get_vocab_size()
+        return self._pieces.vocab if self._pieces else self._inner.get_vocab_size()
+
+    @property
+    def of_sentencepiece(self) -> bool:
+        """Whether it treats a text as SentencePiece does, with the ids of another vocabulary: that of an imported Marian."""
+        return self._pieces is not None
 
     @property
     def largest_id(self) -> int:
         """The largest token id."""
-        return max(self._inner.get_vocab().values(), default=0)
+        return self._pieces.vocab - 1 if self._pieces else max(self._inner.get_vocab().values(), default=0)
 
     @property
     def digest(self) -> str:
@@ -201,6 +210,10 @@ class Tokenizer:
         return tuple(sorted(n for n, token in self._inner.get_added_tokens_decoder().items() if token.special))
 
     @cached_property
+    def _special_set(self) -> frozenset[int]:
+        return frozenset(self.special_ids)
+
+    @cached_property
     def keeps_newlines(self) -> bool:
         """Whether a line end round-trips, instead of becoming a space."""
         return "\n" in self.decode(self.encode(["\n"])[0])  # a tokenizer may put a space before each text
@@ -214,16 +227,24 @@ class Tokenizer:
 
     def encode(self, lines: Sequence[str], parse_special: bool = False) -> list[list[int]]:
         """The token ids of each line, without start or end; `parse_special` reads names of special tokens as those tokens."""
+        if self._pieces:
+            return _encode_lines(self._pieces.encode, lines)
         inner = self._parsing_special if parse_special else self._inner
-        encoded = _encode_lines(inner.encode_batch_fast, lines)
+        encoded = _encode_lines(partial(inner.encode_batch_fast, add_special_tokens=False), lines)
         if self._spelled and not parse_special:
             return [[self.special.unk if index in self._spelled else index for index in line.ids] for line in encoded]
         return [line.ids for line in encoded]
 
+    def split_language(self, text: str) -> tuple[list[int], str]:
+        """The code of the language to translate to, as the token of >>fra<<, and the text after it; without a code no token."""
+        return self._pieces.split_code(text) if self._pieces else ([], text)
+
     def offsets(self, lines: Sequence[str], parse_special: bool = False) -> list[list[tuple[int, int]]]:
         """Where the tokens of `encode` are in each line: the first character of each, and the one after its last."""
+        if self._pieces:
+            return _encode_lines(self._pieces.offsets, lines)
         inner = self._parsing_special if parse_special else self._inner
-        return [line.offsets for line in _encode_lines(inner.encode_batch, lines)]
+        return [line.offsets for line in _encode_lines(partial(inner.encode_batch, add_special_tokens=False), lines)]
 
     def normalize(self, text: str) -> str:
         """The text as it is before it is split into tokens, such as in lower case."""
@@ -245,12 +266,16 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, without special tokens."""
+        if self._pieces:
+            known = (self._inner.id_to_token(index) for index in ids if index not in self._special_set)
+            return join_pieces([token.removeprefix(ESCAPE) for token in known if token])
         return self._inner.decode(list(ids), skip_special_tokens=True)
 
     def ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
         """The tokens as spelled in the vocabulary, ▁ for a space."""
         unknown = self._inner.id_to_token(self.special.unk) or SPECIAL[UNK]
-        return [self._inner.id_to_token(index) or unknown for index in ids]
+        tokens = [self._inner.id_to_token(index) or unknown for index in ids]
+        return [token.removeprefix(ESCAPE) for token in tokens] if self._pieces else tokens
 
     def display(self, ids: Sequence[int]) -> list[str]:
         """The tokens for figures, the same for every kind: ▁ before the start of a word, ⏎ for a line end."""
@@ -278,6 +303,8 @@ class Tokenizer:
     def _spelling(self) -> Literal["wordpiece", "bytes", "metaspace", "words", "characters"]:
         """How the vocabulary spells spaces."""
         known = self._inner.get_vocab()
+        if self._pieces:
+            return "metaspace"
         if any(token.startswith("##") for token in known):
             return "wordpiece"
         if "Ġ" in known:
@@ -288,7 +315,8 @@ class Tokenizer:
 
     def tokens_to_ids(self, tokens: Sequence[str]) -> list[int]:
         """The ids of tokens as spelled in the vocabulary."""
-        return [self.special.unk if (n := self._inner.token_to_id(token)) is None else n for token in tokens]
+        find = self._pieces.find_id if self._pieces else self._inner.token_to_id
+        return [self.special.unk if (n := find(token)) is None else n for token in tokens]
 
 
 def read_tokenizer_json(file: Path, vocab: int | None = None) -> tokenizers.Tokenizer:
@@ -320,9 +348,9 @@ def _is_failure(error: BaseException) -> bool:
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
-def _encode_lines(encode_batch: Callable[..., list[tokenizers.Encoding]], lines: Sequence[str]) -> list[tokenizers.Encoding]:
+def _encode_lines(encode: Callable[[Sequence[str]], list[E]], lines: Sequence[str]) -> list[E]:
     try:
-        return encode_batch(list(lines), add_special_tokens=False)
+        return encode(list(lines))
     except TypeError:
         for number, line in enumerate(lines, 1):
             if not isinstance(line, str):
