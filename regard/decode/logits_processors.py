@@ -57,7 +57,7 @@ def logits_processor(decode: DecodeConfig, eos: int) -> LogitsProcessor | None:
         parts.append(force_last(decode.forced_eos))
     if decode.suppress_tokens:
         parts.append(ban_tokens(decode.suppress_tokens))
-    if not parts:
+    if not parts and not decode.renormalize_logits:
         return None
 
     def process(scores: Tensor, progress: SearchProgress) -> Tensor:
@@ -67,7 +67,8 @@ def logits_processor(decode: DecodeConfig, eos: int) -> LogitsProcessor | None:
         for part in parts:
             left = part(left, progress)
         nothing = left.amax(-1, keepdim=True).isneginf()  # every token is ruled out: then none is
-        return torch.where(nothing, scores, left) if nothing.any() else left
+        left = torch.where(nothing, scores, left) if nothing.any() else left
+        return left.log_softmax(-1) if decode.renormalize_logits else left
 
     return process
 

@@ -16,7 +16,7 @@ GENERATION = "generation_config.json"
 GENERATION_KEYS = KeyTable.of(
     read="num_beams length_penalty early_stopping max_length max_new_tokens min_length min_new_tokens no_repeat_ngram_size "
     "repetition_penalty suppress_tokens bad_words_ids forced_bos_token_id forced_eos_token_id do_sample temperature top_k top_p "
-    "pad_token_id bos_token_id eos_token_id decoder_start_token_id",
+    "renormalize_logits pad_token_id bos_token_id eos_token_id decoder_start_token_id",
     # How fast, how much memory, what else is returned; and options of sampling that nothing uses unless do_sample is true.
     without_effect="transformers_version use_cache cache_implementation cache_config max_cache_len compile_config "
     "disable_compile low_memory prefill_chunk_size num_return_sequences output_attentions output_hidden_states output_scores "
@@ -27,7 +27,7 @@ GENERATION_KEYS = KeyTable.of(
     refused={"begin_suppress_tokens": ([],), "typical_p": (1.0,), "min_p": (0.0,), "top_h": (), "epsilon_cutoff": (0.0,),
              "eta_cutoff": (0.0,), "diversity_penalty": (0.0,), "num_beam_groups": (1,), "encoder_no_repeat_ngram_size": (0,),
              "encoder_repetition_penalty": (1.0,), "exponential_decay_length_penalty": (), "sequence_bias": (),
-             "renormalize_logits": (False,), "guidance_scale": (1.0,), "watermarking_config": (), "constraints": (),
+             "guidance_scale": (1.0,), "watermarking_config": (), "constraints": (),
              "force_words_ids": (), "stop_strings": (), "token_healing": (False,), "penalty_alpha": (0.0,), "dola_layers": (),
              "max_time": (), "forced_decoder_ids": ([],)},
 )  # fmt: skip
@@ -57,6 +57,7 @@ def read_generation(file: str, hf: HFConfig, text: TextFormat, vocab: int) -> Ge
         "bad_words": [word for word in _token_lists(file, hf, "bad_words_ids", vocab) if word not in [[end] for end in ends]],
         "forced_bos": _token(file, hf, "forced_bos_token_id", vocab),
         "forced_eos": _token(file, hf, "forced_eos_token_id", vocab),
+        "renormalize_logits": hf.get("renormalize_logits", False),
         **_lengths(file, hf, text),
     }
     beams = hf.get("num_beams", 1)
@@ -121,7 +122,7 @@ def describe_generation(decode: DecodeConfig, max_length: int, start: bool) -> d
     off = DecodeConfig()
     names = {"no_repeat_ngram_size": "no_repeat_ngram_size", "repetition_penalty": "repetition_penalty",
              "suppress_tokens": "suppress_tokens", "bad_words": "bad_words_ids", "forced_bos": "forced_bos_token_id",
-             "forced_eos": "forced_eos_token_id"}  # fmt: skip
+             "forced_eos": "forced_eos_token_id", "renormalize_logits": "renormalize_logits"}  # fmt: skip
     hf |= {key: value for ours, key in names.items() if (value := getattr(decode, ours)) != getattr(off, ours)}
     length = {"min_length": decode.min_length + 1} if start else {"min_new_tokens": decode.min_length}
     return hf | (length if decode.min_length else {})

@@ -10,17 +10,14 @@ Each family has a file with its table; `weights` copies tensors by it, `tokenize
 
 import dataclasses
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors.torch import save
 
 from regard.config import Run, build, tasks_of, to_toml
-from regard.data.files import sync_folder, write_atomic
+from regard.data.files import create_folder, write_atomic
 from regard.data.image.store import resize_side
 from regard.data.text.tokenizer import Tokenizer
 from regard.interop import weights
@@ -32,6 +29,7 @@ from regard.interop.sentence_transformers import (
     describe_sentence_transformer,
     read_sentence_transformer,
 )
+from regard.interop.sentencepiece_tokenizer import MARIAN_FILES, T5_FILE, TARGET_VOCAB
 from regard.interop.tables import SEQ2SEQ, TextFormat
 from regard.interop.tokenizer import add_special_tokens, describe_tokenizer, read_tokenizers_for
 from regard.interop.weights import ImportedModel, export_model, import_model
@@ -46,8 +44,8 @@ MAX_LEN = 512  # tokens, for a model without a maximum
 CAPTION_LEN = 64  # tokens of a caption, for a checkpoint without a maximum
 HEADS = {"lm_head": "masked tokens", "pooler": "the pooled vector", "classifier": "classes"}
 FETCHED = ["config.json", GENERATION, "model.safetensors", "model.safetensors.index.json", "model-*.safetensors",
-           "tokenizer.json", "tokenizer_config.json", "target_tokenizer.json", "vocab.txt", "vocab.json",
-           "merges.txt", *FILES, PROCESSOR, "README.md"]  # fmt: skip
+           "tokenizer.json", "tokenizer_config.json", "target_tokenizer.json", "vocab.txt",
+           "merges.txt", *MARIAN_FILES, TARGET_VOCAB, T5_FILE, *FILES, PROCESSOR, "README.md"]  # fmt: skip
 
 
 def fetch(name: str) -> Path:
@@ -69,7 +67,7 @@ def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -
 
     Returns what its user should know, such as options of sampling that have no place in a run.
     """
-    with _create_whole(to) as part, weights.name_errors(name or str(folder)):
+    with create_folder(to) as part, weights.name_errors(name or str(folder)):
         imported, tokenizer, target = weights.read_model(folder), None, None
         generation, sentences = Generation(), SentenceTransformer()
         data: dict[str, object] = {}
@@ -129,8 +127,11 @@ def export_run(folder: Path, to: Path) -> tuple[str, ...]:
     """
     run = _read_run(folder)
     family, config, untrained, files_of_run = run.family, run.model, run.untrained, RunFolder(folder)
+    if files_of_run.tokenizer.exists() and Tokenizer.load(files_of_run.tokenizer).of_sentencepiece:
+        raise ValueError(f"{folder} has a tokenizer made of source.spm, target.spm and vocab.json, which regard does not write; "
+                         f"use the checkpoint that it was imported from")  # fmt: skip
     hf = weights.describe_config(family, config, untrained)  # refuses an unsupported model before anything else is read
-    with _create_whole(to) as part:
+    with create_folder(to) as part:
         model = load_model(folder)
         if labels := files_of_run.read_labels():
             names = dict(enumerate(labels))
@@ -176,24 +177,6 @@ def _make_run(imported: ImportedModel, name: str, licence: str, data: Mapping[st
     task = next(name for name in tasks_of(FAMILIES[family], TASKS) if ("classifier" in TASKS[name].trains) == classes)
     return Run(re.sub(r"[^\w.+-]", "-", name).lstrip(".") or family, family, imported.config, task=task, decode=generation.decode,
                data=build("data", TASKS[task].data, data), untrained=imported.untrained, licence=licence)  # fmt: skip
-
-
-@contextmanager
-def _create_whole(to: Path) -> Iterator[Path]:
-    """Yield a hidden folder beside a new one, and rename it when everything is written."""
-    if to.exists():
-        raise ValueError(f"{to} already exists; give another folder, or remove it")
-    to.parent.mkdir(parents=True, exist_ok=True)
-    part = to.with_name(f".{to.name}.{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    try:
-        yield part
-        sync_folder(part)
-        os.rename(part, to)
-        sync_folder(to.parent)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def _text_files(tokenizer_file: Path, run: Run, text: TextFormat, hf: dict[str, object]) -> dict[str, dict[str, object]]:

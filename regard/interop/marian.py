@@ -31,8 +31,7 @@ MARIAN_KEYS = KEYS | KeyTable.of("share_encoder_decoder_embeddings decoder_vocab
 PEGASUS_KEYS = KEYS | KeyTable.of("", "", {"normalize_before": (True,), "add_final_layer_norm": (True,),
                                            "share_encoder_decoder_embeddings": (True,)})  # fmt: skip
 BLOCKED_LOGIT = -1e4  # never the largest, and keeps every loss finite
-HINT = ("Marian's source.spm, target.spm and vocab.json are not read; put one there, made with the tokenizers library, that "
-        "splits text as source.spm does and has the ids of vocab.json")  # fmt: skip
+HINT = "no source.spm, the first of the three files of a Marian tokenizer, beside target.spm and vocab.json: download them"
 ATTENTION = {"encoder": {"attn": "self_attn"}, "decoder": {"attn": "self_attn", "cross": "encoder_attn"}}
 SHARED, SOURCE, TARGET = "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 POSITIONS = "embed_positions.weight"

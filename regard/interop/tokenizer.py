@@ -10,6 +10,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from regard.data.text.tokenizer import BERTS, Tokenizer, read_tokenizer_json
 from regard.interop.generation import GENERATION
 from regard.interop.keys import KeyTable, check_keys
+from regard.interop.sentencepiece_tokenizer import T5_FILE, has_marian_files, read_marian_tokenizers, read_t5_tokenizer
 from regard.interop.tables import HFConfig, TextFormat
 from regard.interop.weights import ImportedModel, name_errors, read_json, special_token_ids
 
@@ -24,15 +25,17 @@ KEYS = KeyTable.of(
     "extra_special_tokens added_tokens_decoder special_tokens special_tokens_map_file model_specific_special_tokens "
     "model_max_length max_len max_length padding padding_side truncation truncation_side truncation_strategy stride "
     "pad_to_multiple_of pad_token_type_id model_input_names clean_up_tokenization_spaces name_or_path tokenizer_file vocab_file "
-    "merges_file full_tokenizer_file use_fast from_slow backend is_local local_files_only legacy extra_ids sp_model_kwargs "
+    "merges_file full_tokenizer_file use_fast from_slow backend is_local local_files_only legacy extra_ids "
     "spaces_between_special_tokens split_special_tokens errors chat_template do_basic_tokenize processor_class source_lang "
-    "target_lang tokenizer_type trim_offsets return_token_type_ids max_model_input_sizes spm_files offset mask_token_sent",
-    refused={"auto_map": (), "never_split": ([],), "separate_vocabs": (False,), "wordpieces_prefix": ("##",), "add_tokens": ()},
-)
+    "target_lang tokenizer_type trim_offsets return_token_type_ids max_model_input_sizes spm_files offset mask_token_sent "
+    "target_vocab_file",
+    refused={"auto_map": (), "never_split": ([],), "separate_vocabs": (False,), "wordpieces_prefix": ("##",), "add_tokens": (),
+             "sp_model_kwargs": ({},)},
+)  # fmt: skip
 # model_type → the class, if no file names one
 CLASSES = {"gpt2": "GPT2Tokenizer", "vision-encoder-decoder": "GPT2Tokenizer", "bert": "BertTokenizer", "t5": "T5Tokenizer",
            "marian": "MarianTokenizer", "pegasus": "PegasusTokenizer"}  # fmt: skip
-TARGET = "target_tokenizer.json"
+TARGET, EOS = "target_tokenizer.json", "</s>"
 
 
 def read_tokenizers_for(
@@ -43,23 +46,51 @@ def read_tokenizers_for(
     With `lowercase` texts are lower-cased before anything else.
     """
     options, config = read_json(folder, "tokenizer_config.json"), imported.config
-    two = getattr(config, "target_vocab", 0)
-    check_keys("tokenizer_config.json", options, KEYS | KeyTable.of("separate_vocabs") if two else KEYS)
-    inner = _as_their_class(read_tokenizer(folder, text.tokenizer_hint, config.vocab), imported, text, options)
-    if lowercase:
-        inner.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([inner.normalizer] if inner.normalizer else [])])
-    tokenizer, target = Tokenizer(inner), None
+    two, kind = getattr(config, "target_vocab", 0), imported.table.model_type
+    spm = kind == "marian" and has_marian_files(folder, options)
+    t5 = kind == "t5" and (folder / T5_FILE).exists() and not (folder / "tokenizer.json").exists()
+    check_keys("tokenizer_config.json", options, KEYS | KeyTable.of("separate_vocabs") if two or spm else KEYS)
+    target: Tokenizer | None
+    if spm:
+        sides = read_marian_tokenizers(folder, options, config.vocab, two)
+        tokenizer, target = (Tokenizer(_with_template(inner, "", EOS)) for inner in sides)
+    else:
+        inner = read_t5_tokenizer(folder, options) if t5 else read_tokenizer(folder, text.tokenizer_hint, config.vocab)
+        inner = _as_their_class(_with_template(inner, "", EOS) if t5 else inner, imported, text, options)
+        if lowercase:
+            inner.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([inner.normalizer] if inner.normalizer else [])])
+        tokenizer, target = Tokenizer(inner), _read_target(folder, two)
     _check_vocabulary(tokenizer, config.vocab)
-    if two:
-        if not (folder / TARGET).exists():
-            raise ValueError(f"its target has a vocabulary of its own, but there is no {TARGET}; put one there, made with the "
-                             f"tokenizers library, beside the tokenizer.json of the source")  # fmt: skip
-        target = Tokenizer.load(folder / TARGET)
-        _check_vocabulary(target, two)
-    elif (folder / TARGET).exists():
-        raise ValueError(f"there is a {TARGET}, but its model has one vocabulary for source and target; remove the file")
+    if target and not two and target.digest == tokenizer.digest:
+        target = None
+    if target:
+        _check_vocabulary(target, two or config.vocab)
+        if tokenizer.special.pad != config.pad:  # the mask of the source
+            raise ValueError(f"config.json has pad_token_id = {config.pad}, the tokenizer of the source has <pad> = "
+                             f"{tokenizer.special.pad}; use the files of one checkpoint")  # fmt: skip
+        if not two:
+            _require_same_ids(tokenizer, target)
     _check_special_tokens(imported, text, target or tokenizer, folder)
     return tokenizer, target
+
+
+def _read_target(folder: Path, two: int) -> Tokenizer | None:
+    """The tokenizer of the target, if it has one of its own."""
+    if (folder / TARGET).exists():
+        return Tokenizer.load(folder / TARGET)
+    if two:
+        raise ValueError(f"its target has a vocabulary of its own, but there is no {TARGET}; put one there, made with the "
+                         f"tokenizers library, beside the tokenizer.json of the source")  # fmt: skip
+    return None
+
+
+def _require_same_ids(tokenizer: Tokenizer, target: Tokenizer) -> None:
+    """Refuse a target whose tokens have other ids, for a model with one vocabulary."""
+    ids = range(max(tokenizer.vocab, target.vocab))
+    pairs = zip(tokenizer.ids_to_tokens(ids), target.ids_to_tokens(ids), strict=True)
+    if other := next(((n, *pair) for n, pair in enumerate(pairs) if pair[0] != pair[1]), None):
+        raise ValueError(f"{TARGET} has {other[2]!r} as token {other[0]}, tokenizer.json {other[1]!r}, but its model has one "
+                         f"vocabulary for source and target; use the files of one checkpoint")  # fmt: skip
 
 
 def _check_vocabulary(tokenizer: Tokenizer, vocab: int) -> None:

@@ -29,6 +29,7 @@ OPTIONS = {  # those of ours; `min_length` counts no start token
     "forced_bos": {"forced_bos": 7},
     "forced_eos": {"forced_eos": 1},
     "both forced": {"forced_bos": 7, "forced_eos": 1, "min_length": 3},
+    "renormalize_logits": {"suppress_tokens": list(range(10, 40)), "renormalize_logits": True},
     "penalties": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "min_length": 5},
     "all": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3, "min_length": 4, "forced_bos": 9, "forced_eos": 1,
             "suppress_tokens": [11, 12, 13, 40, 41], "bad_words": [[21], [50, 51]]},
