@@ -4,7 +4,7 @@ The run has random weights in the size of transformer-small and a real BPE token
 Multi30k, an answer 25 tokens.  Clients are coroutines in this process, the server is another process on the same cores.
 
 - without the map: one request after another to LibreTranslate's /translate; with the map: to the explorer's inspect, whose
-  answer has the alignment and every layer's heads, and whose weights the page then asks for;
+  answer has the alignment and every layer's heads, and whose weights the page then asks for; with float32 and with int8 weights;
 - 32 clients at once against one after another, in turns; the ratio is that of the requests per second;
 - memory: resident size at rest after the record store is full, and the largest deviation from it in the requests that follow;
 - the page: from the start of the navigation in Chromium until the app says that it is ready, in a new profile each time.
@@ -84,19 +84,23 @@ def main() -> None:
         sentence = make_sentences()
         folder = make_run(Path(home), asked.beam)
         say(f"serving transformer-small with a beam of {asked.beam}")
-        with served(folder) as (address, process):
-            found = asyncio.run(measure(address, process.pid, sentence, count, requests, 1 if asked.short else 5))
+        latencies = dict[str, Latency]()
+        with served(folder, "int8") as (address, _):
+            latencies["int8"] = asyncio.run(measure_latency(address, sentence, count))
+        with served(folder, "float32") as (address, process):
+            latencies["float32"] = asyncio.run(measure_latency(address, sentence, count))
+            found = asyncio.run(measure_load(address, process.pid, sentence, count, requests, 1 if asked.short else 5))
             found["page"] = page_seconds(address, 2 if asked.short else 7)
     bars = [
-        Bar("without the map, p95", 1e3 * percentile(found["plain"], 95), "ms", 60.0),
-        Bar("with the map, p95", 1e3 * percentile(found["map"], 95), "ms", 300.0),
+        *(Bar(f"without the map, p95, {name}", 1e3 * percentile(of.plain, 95), "ms", 60.0) for name, of in latencies.items()),
+        *(Bar(f"with the map, p95, {name}", 1e3 * percentile(of.map, 95), "ms", 300.0) for name, of in latencies.items()),
         Bar(f"{CLIENTS} clients against one", found["gain"].median, "×", 3.0, at_least=True),
         Bar("memory, largest deviation", 100 * found["memory"]["deviation"], "%", 5.0),
         *([Bar("page interactive", 1e3 * found["page"].median, "ms", 1000.0)] if found["page"] else []),
     ]
-    show(found, bars)
-    seconds = {name: {f"p{p}": percentile(found[name], p) for p in (50, 95)} for name in ("plain", "map")}
-    del found["plain"], found["map"]
+    show(found, latencies, bars)
+    seconds = {name: {part: {f"p{p}": percentile(values, p) for p in (50, 95)} for part, values in of._asdict().items()}
+               for name, of in latencies.items()}  # fmt: skip
     result = {"beam": asked.beam, "answer_tokens": ANSWER, "words": WORDS, "clients": CLIENTS, "seconds": seconds, **found,
               "bars": [bar._asdict() | {"met": bar.met} for bar in bars]}  # fmt: skip
     if not asked.short:
@@ -135,9 +139,9 @@ def make_run(home: Path, beam: int) -> Path:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+def served(folder: Path, precision: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """The address and the process of a server of a run."""
-    command = [sys.executable, "-m", "regard", "serve", str(folder), "--port", "0"]
+    command = [sys.executable, "-m", "regard", "serve", str(folder), "--port", "0", "--precision", precision]
     environ = {**os.environ, "OMP_NUM_THREADS": str(rig.threads())}
     with (
         tempfile.TemporaryFile("w+") as words,
@@ -197,8 +201,15 @@ class Client:
         self.write.close()
 
 
-async def measure(address: str, pid: int, sentence: Callable[[], str], count: int, requests: int, repeats: int) -> dict[str, Any]:
-    """All but the page."""
+class Latency(NamedTuple):
+    """Seconds of single requests, without and with the map."""
+
+    plain: list[float]
+    map: list[float]
+
+
+async def measure_latency(address: str, sentence: Callable[[], str], count: int) -> Latency:
+    """Of one request after another."""
     one = await Client(address).open()
     for _ in range(max(3, count // 10)):  # a first request is slower
         await one.translate(sentence())
@@ -206,7 +217,14 @@ async def measure(address: str, pid: int, sentence: Callable[[], str], count: in
     say(f"latency of {count} requests, without and with the map")
     plain = [await timed(one.translate(sentence())) for _ in range(count)]
     with_map = [await timed(one.inspect(sentence())) for _ in range(count)]
+    one.close()
+    return Latency(plain, with_map)
 
+
+async def measure_load(address: str, pid: int, sentence: Callable[[], str], count: int, requests: int,
+                       repeats: int) -> dict[str, Any]:  # fmt: skip
+    """Throughput of many clients, and memory over many requests."""
+    one = await Client(address).open()
     say(f"{CLIENTS} clients against one")
     clients = [await Client(address).open() for _ in range(CLIENTS)]
     alone, together = list[float](), list[float]()
@@ -228,8 +246,7 @@ async def measure(address: str, pid: int, sentence: Callable[[], str], count: in
     for client in (one, *clients):
         client.close()
     deviation = max(abs(size - base) / base for size in sizes)
-    return {"plain": plain, "map": with_map, "alone_per_second": Spread.of(alone), "together_per_second": Spread.of(together),
-            "gain": rig.ratio(together, alone),
+    return {"alone_per_second": Spread.of(alone), "together_per_second": Spread.of(together), "gain": rig.ratio(together, alone),
             "memory": {"requests": requests, "base": base, "sizes": sizes, "deviation": deviation}}  # fmt: skip
 
 
@@ -286,7 +303,7 @@ def page_seconds(address: str, repeats: int) -> Spread | None:
     return Spread.of(found[1:])  # the browser's own first start is not the page's
 
 
-def show(found: dict[str, Any], bars: list[Bar]) -> None:
+def show(found: dict[str, Any], latencies: dict[str, Latency], bars: list[Bar]) -> None:
     """The table."""
     table = Table("what", "found", "bar", "", title=f"regard serve, {rig.threads()} cores")
     for bar in bars:
@@ -294,8 +311,9 @@ def show(found: dict[str, Any], bars: list[Bar]) -> None:
         table.add_row(bar.what, f"{bar.found:.1f} {bar.unit}", wanted, "met" if bar.met else "MISSED")
     console = Console()
     console.print(table)
-    for name, what in (("plain", "without"), ("map", "with")):
-        console.print(f"{what} the map: median {1e3 * percentile(found[name], 50):.1f} ms")
+    for precision, of in latencies.items():
+        for seconds, what in ((of.plain, "without"), (of.map, "with")):
+            console.print(f"{precision}, {what} the map: median {1e3 * percentile(seconds, 50):.1f} ms")
     console.print(f"requests per second: one client {found['alone_per_second'].text('.1f')}, "
                   f"{CLIENTS} clients {found['together_per_second'].text('.1f')}")  # fmt: skip
 

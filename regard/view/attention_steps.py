@@ -17,6 +17,7 @@ from regard.layers.shapes import to_neighborhoods
 from regard.layers.tap import AttentionCall, attention_modules, has_positions, record_calls, without_positions
 from regard.models.lrnet import LocalRelation
 from regard.view.record import AttentionLayer, Axis, Record
+from regard.view.words import piece_labels
 
 __all__ = ["LECTURE_WORDS", "MAX_KEYS", "MAX_QUERIES", "AttentionSteps", "Formula", "attention_steps", "axis_labels",
            "lecture_steps", "shuffle_words", "source_axis"]  # fmt: skip
@@ -106,7 +107,8 @@ def shuffled_source(record: Record, seed: int) -> tuple[list[int], dict[str, Axi
     name, ids = source_axis(record), record.rerun.source
     axis = record.axes[name]
     order = shuffle_words(axis, len(ids), seed)
-    labels = [axis.labels[i] for i in order] + axis.labels[len(ids) :]
+    named = piece_labels(axis)
+    labels = [named[i] for i in order] + named[len(ids) :]
     return [ids[i] for i in order], record.axes | {name: Axis(axis.kind, axis.size, labels, special=axis.special)}
 
 
@@ -138,7 +140,7 @@ def axis_labels(axis: Axis) -> list[str]:
         return [*before, *(f"{row},{column}" for row in range(1, rows + 1) for column in range(1, columns + 1))]
     if axis.kind == "frames" and axis.times:
         return [f"{time:.2f} s" for time in axis.times]
-    return axis.labels or [str(position + 1) for position in range(axis.size)]
+    return piece_labels(axis) or [str(position + 1) for position in range(axis.size)]
 
 
 def _joined(calls: list[AttentionCall]) -> AttentionCall:

@@ -17,8 +17,8 @@ from regard.data.text.batches import pad
 from regard.layers.masks import causal_mask
 from regard.layers.tap import watch
 from regard.tasks.language_model import TextGenerator
-from regard.tasks.load import TextPredictor
 from regard.tasks.masked_lm import MaskedLM
+from regard.tasks.predictors import TextPredictor
 from regard.tasks.text_classification import TextClassifier
 from regard.tasks.text_embedding import TextEmbedder
 from regard.tasks.translation import Translator

@@ -24,6 +24,7 @@ from regard.layers.biases import (
 from regard.layers.positions import LearnedGridPositions, LearnedPositions, SinusoidalDistances, SinusoidalPositions
 from regard.layers.tap import HasModel
 from regard.models import FAMILIES, load_model, preset
+from regard.shipped import find_run
 from regard.view.draw import Drawing, figure_bytes, new_figure, save_map, write_map
 from regard.view.maps import require_index
 from regard.view.scale import LESS_TO_MORE, palette
@@ -76,7 +77,7 @@ class PositionMap:
 
 def load_for_positions(model: str | Path) -> tuple[str, nn.Module]:
     """The name and the model of a run folder, or of a size such as transformer-base, which is untrained."""
-    path = Path(model)
+    path = find_run(model)
     if path.is_dir():
         return path.resolve().name, load_model(path)
     model = str(model)

@@ -21,7 +21,7 @@ from regard.tasks.observer import TextObserver
 from regard.tasks.speech import Samples
 
 if TYPE_CHECKING:
-    from regard.tasks.load import Predictor
+    from regard.tasks.predictors import Predictor
 
 __all__ = ["Answer", "AnswerItem", "AttentionLayer", "Axis", "InputLike", "MelLevels", "Record", "RecordOptions", "Rerun",
            "Windows", "Word", "record_attention", "record_with", "rollout", "rollout_of", "thumbnails"]  # fmt: skip

@@ -7,7 +7,8 @@ from regard.data.image.io import ImageLike
 from regard.data.terminal import printable
 from regard.tasks.captioning import ImageCaptioner
 from regard.tasks.image_classification import ImageClassifier
-from regard.tasks.load import Predictor, TextPredictor, load
+from regard.tasks.load import load
+from regard.tasks.predictors import Predictor, TextPredictor
 from regard.tasks.speech import Samples, Transcriber
 from regard.view.caption_maps import CaptionMap, map_caption
 from regard.view.image_maps import ImageMap, map_image_attention

@@ -9,7 +9,7 @@ from regard.data.text.sentences import is_cjk
 from regard.data.text.tokenizer import Tokenizer
 from regard.view.record import Axis, Word
 
-__all__ = ["group_words", "label_tokens", "starts_word", "text_axis", "token_spans"]
+__all__ = ["group_words", "label_tokens", "piece_labels", "starts_word", "text_axis", "token_spans"]
 
 ZWJ = "\u200d"  # joins emoji
 JOINERS = frozenset("'’‘-‐‑·")  # between letters they are inside a word
@@ -48,6 +48,18 @@ def _label(piece: bytes) -> str:
     except UnicodeDecodeError:
         return " ".join(f"0x{byte:02X}" for byte in piece.strip())
     return text.strip() or (LINE_END if "\n" in text else SPACE)
+
+
+def piece_labels(axis: Axis) -> list[str]:
+    """The labels of an axis for a page: a token that continues a word gets a +, as in "vogli", "+ono".
+
+    Characters are not marked: nearly all of them continue a word.
+    """
+    if all(len(label) <= 1 or position in axis.special for position, label in enumerate(axis.labels)):
+        return axis.labels
+    starts = {word.start for word in axis.words}
+    inside = {position for word in axis.words for position in range(word.start, word.end)} - starts - {*axis.special}
+    return [f"+{label}" if position in inside else label for position, label in enumerate(axis.labels)]
 
 
 def token_spans(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, list[Span]]:

@@ -16,6 +16,7 @@ from regard.view.head_labels import label_heads
 from regard.view.record import AttentionLayer, Axis, MelLevels, Record, record_attention, rollout_of, thumbnails
 from regard.view.record_drawing import draw_layer
 from regard.view.show import plain_name
+from regard.view.words import piece_labels
 from regard.web.encode import encode_bytes, encode_weights
 from regard.web.explorer import Explorer, ServedRun, StoredRecord
 from regard.web.inputs import check_text, display_name, input_kind, read_file, read_sound
@@ -156,7 +157,7 @@ def record_json(inspected: StoredRecord) -> Json:
         "checkpoint": inspected.checkpoint,
         "input": {"text": inspected.text, "picture": picture, "region": list(record.region) if record.region else None,
                   "spectrogram": _spectrogram_json(record.spectrogram), "name": inspected.name},
-        "answer": dataclasses.asdict(record.answer),
+        "answer": _answer_json(record),
         "axes": {name: _axis_json(axis) for name, axis in record.axes.items()},
         "layers": [_layer_json(index, layer, record) for index, layer in enumerate(record.layers)],
         "alignment": {"rows": rows, "columns": columns, "title": record.alignment_title, "queries": record.alignment_queries,
@@ -166,7 +167,18 @@ def record_json(inspected: StoredRecord) -> Json:
 
 
 def _axis_json(axis: Axis) -> Json:
-    return {**dataclasses.asdict(axis), "grid": list(axis.grid) if axis.grid else None}
+    return {**dataclasses.asdict(axis), "labels": piece_labels(axis), "grid": list(axis.grid) if axis.grid else None}
+
+
+def _answer_json(record: Record) -> Json:
+    """The answer; an item that is a token is named as on the axis of the answer."""
+    axis, answer = record.axes.get(record.alignment_axes[0]), dataclasses.asdict(record.answer)
+    if axis is not None and len(axis.labels) == axis.size and record.answer.kind != "class":
+        names = piece_labels(axis)
+        for item in answer["items"]:
+            if axis.labels[item["query"]] == item["text"]:
+                item["text"] = names[item["query"]]
+    return answer
 
 
 def _layer_json(index: int, layer: AttentionLayer, record: Record) -> Json:

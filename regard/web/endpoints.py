@@ -48,7 +48,7 @@ def check_values(kind: type | None, given: Mapping[str, Any], name: str) -> dict
         return {}
     known = kind.__dataclass_fields__  # type: ignore[attr-defined]
     if unknown := [key for key in given if key not in known]:
-        raise BadRequest(f"{name}: unknown {', '.join(map(repr, unknown[:5]))}; known are {', '.join(known)}", 422)
+        raise BadRequest(f"{name}: unknown {', '.join(map(repr, unknown[:5]))}; known keys: {', '.join(known)}", 422)
     try:
         checked = kind(**given)
     except ValidationError as error:

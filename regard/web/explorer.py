@@ -11,8 +11,9 @@ from torch import Tensor
 
 from regard.config import Run, nearest
 from regard.run_folder import RunFolder
-from regard.tasks.load import Predictor, load, steps_of
+from regard.tasks.load import load, steps_of
 from regard.tasks.origin import folder_of
+from regard.tasks.predictors import Predictor
 from regard.view.record import AttentionLayer, Record
 from regard.web.routes import BadRequest
 

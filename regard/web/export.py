@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from regard.data.files import write_atomic
-from regard.tasks.load import Predictor
+from regard.tasks.predictors import Predictor
 from regard.view.attention_steps import MAX_QUERIES
 from regard.view.draw import check_file
 from regard.view.record import AttentionLayer

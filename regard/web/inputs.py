@@ -16,8 +16,8 @@ from regard.data.image.io import image_size
 from regard.data.units import format_size
 from regard.layers.tap import attention_modules
 from regard.tasks.language_model import TextGenerator
-from regard.tasks.load import Predictor
 from regard.tasks.masked_lm import MaskedLM
+from regard.tasks.predictors import Predictor
 from regard.tasks.text_classification import TextClassifier
 from regard.tasks.text_embedding import TextEmbedder
 from regard.tasks.translation import Translator

@@ -212,7 +212,7 @@ class _Directions:
             self._require_known(source, "source", {served.direction.source for served in self.served})
             if _code(source) not in sources:
                 raise BadRequest(
-                    f"nothing here translates {source} to {target}; to {target} from {', '.join(dict.fromkeys(sources))}"
+                    f"no run here translates {source} to {target}; to {target} from {', '.join(dict.fromkeys(sources))}"
                 )
             return Detection(_code(source), SURE)
         self._learn()
@@ -230,9 +230,9 @@ class _Directions:
             return
         if _code(code) in self.codes:  # of another direction
             pairs = ", ".join(dict.fromkeys(f"{one.source} to {one.target}" for _, one in self.served))
-            raise BadRequest(f"nothing here translates {'from' if what == 'source' else 'to'} {code}; served are {pairs}")
+            raise BadRequest(f"no run here translates {'from' if what == 'source' else 'to'} {code}; available: {pairs}")
         raise BadRequest(f"{what} {code[:20]!r} is not a language that is served{nearest(code[:20], sorted(known))}; "
-                         f"known are {', '.join(sorted(known))}")  # fmt: skip
+                         f"available: {', '.join(sorted(known))}")  # fmt: skip
 
     async def translate(self, request: Request, texts: list[str], language: str, body: TranslateRequest,
                         seconds: float) -> list[_Answer]:  # fmt: skip

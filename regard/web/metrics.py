@@ -1,6 +1,7 @@
 """Counts and times for Prometheus.  Labels are route templates, runs and statuses: a client cannot invent new ones."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -13,7 +14,7 @@ __all__ = ["CONTENT_TYPE", "Metrics", "MetricsMiddleware"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-OTHER = "other"  # addresses that no route has, and the page's files
+OTHER = "other"  # addresses that no route has
 
 
 class Metrics:
@@ -59,8 +60,8 @@ class Metrics:
 class MetricsMiddleware:
     """Counts each request when its answer has been sent."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics):
-        self.app, self.metrics = app, metrics
+    def __init__(self, app: ASGIApp, metrics: Metrics, route_of: Callable[[str], str | None] = lambda path: None):
+        self.app, self.metrics, self._route_of = app, metrics, route_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and count it."""
@@ -81,7 +82,8 @@ class MetricsMiddleware:
             status = 500
             raise
         finally:
-            route = getattr(scope.get("route"), "path", None) or OTHER
+            # a request that was refused before the router saw it, such as malformed JSON, counts for the address it asked
+            route = getattr(scope.get("route"), "path", None) or self._route_of(scope["path"]) or OTHER
             method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else OTHER
             self.metrics.requests.labels(method, route, str(status)).inc()
             self.metrics.latency.labels(route).observe(time.perf_counter() - start)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from regard.config import nearest
 from regard.tasks.language_model import Continuation, Prompt, TextGenerator
-from regard.tasks.load import Predictor
+from regard.tasks.predictors import Predictor
 from regard.tasks.translation import Translator
 from regard.web.batching import Job, OutOfTime, QueueFull, ThreadClosed, Work
 from regard.web.error_bodies import error_body, one_line

@@ -4,9 +4,9 @@ from regard.config import Run
 from regard.layers.tap import attention_modules
 from regard.tasks.captioning import ImageCaptioner
 from regard.tasks.language_model import TextGenerator
-from regard.tasks.load import Predictor
 from regard.tasks.masked_lm import MaskedLM
 from regard.tasks.origin import parameter_count
+from regard.tasks.predictors import Predictor
 from regard.tasks.speech import Transcriber
 from regard.tasks.translation import Translator
 from regard.view.source import describe_training

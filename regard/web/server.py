@@ -128,7 +128,7 @@ def create_app(runs: Sequence[ServedRun], settings: Settings = Settings()) -> Fa
     app.state.serving = serving
     hosts = allowed_hosts(settings.host, settings.names)
     app.add_middleware(Guard, hosts=hosts, methods_of=partial(_methods_of, app), api_key=settings.api_key, limits=settings.limits)
-    app.add_middleware(MetricsMiddleware, metrics=serving.metrics)
+    app.add_middleware(MetricsMiddleware, metrics=serving.metrics, route_of=partial(_route_of, app))
     _add_error_handlers(app)
     for endpoint in ENDPOINTS:
         _add_endpoint(app, serving, endpoint)
@@ -173,7 +173,7 @@ def _add_error_handlers(app: FastAPI) -> None:
         if methods := _methods_of(app, request.url.path):
             message = f"{request.method} is not answered at {request.url.path}; use {' or '.join(methods)}"
             return answer(request, 405, message, headers={"Allow": ", ".join(methods)})
-        return answer(request, 404, f"no address {request.url.path}; see /openapi.json")
+        return answer(request, 404, f"nothing is served at {request.url.path}; see /openapi.json")
 
     for kind, handler in ((RequestValidationError, invalid), (ValueError, refused), (QueueFull, busy),
                           (ThreadClosed, unavailable), (OutOfTime, unavailable), (HTTPException, http_error)):  # fmt: skip
@@ -187,6 +187,13 @@ def _methods_of(app: FastAPI, path: str) -> list[str]:
     if _page_file(path.removeprefix("/") or "index.html"):
         found.add("GET")
     return sorted(found | {"HEAD"} if "GET" in found else found)
+
+
+def _route_of(app: FastAPI, path: str) -> str | None:
+    """The template of the route that an address has; None if there is no such address."""
+    routes = [route for route in app.routes if isinstance(route, Route | APIRoute) and route.path_regex.match(path)]
+    own = next((route.path for route in routes if route.path != PAGE_ROUTE), None)
+    return own or (PAGE_ROUTE if _page_file(path.removeprefix("/") or "index.html") else None)
 
 
 def _add_endpoint(app: FastAPI, serving: Serving, endpoint: Endpoint) -> None:

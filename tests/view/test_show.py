@@ -17,8 +17,8 @@ from regard.config import Run, to_toml
 from regard.data.image.config import ImageData
 from regard.models import saved_tensors
 from regard.tasks.captioning import Caption
-from regard.tasks.load import Predictor
 from regard.tasks.origin import predictor_repr
+from regard.tasks.predictors import Predictor
 from regard.tasks.speech import TimedWord, Transcript
 from regard.tasks.translation import Translation
 from regard.view.caption_maps import map_caption

@@ -7,7 +7,8 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from regard.data.text.tokenizer import KINDS, Tokenizer, train_tokenizer
-from regard.view.words import starts_word, text_axis
+from regard.view.record import Axis, Word
+from regard.view.words import piece_labels, starts_word, text_axis
 
 TRAINING = ["The quick brown fox doesn't jump, it runs; a café on the rue de l'Université.", "नमस्ते दुनिया, कैसे हो", "我爱自然语言",
             "unbelievable unbeliever believes", "tea ☕ and 👩‍👧 😀"]  # fmt: skip
@@ -134,3 +135,14 @@ def test_where_words_start(text, words):
     starts = [n for n, character in enumerate(text) if not character.isspace() and starts_word(text, n)]
     parts = [text[start:end].strip() for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
     assert parts == words
+
+
+def test_a_token_that_continues_a_word_gets_a_plus_and_no_other_token_does():
+    words = [Word("<s>", 0, 1), Word("Non", 1, 2), Word("vogliono", 2, 4), Word("!", 4, 5), Word("</s>", 5, 6)]
+    axis = Axis("tokens", 6, ["<s>", "Non", "vogli", "ono", "!", "</s>"], words, special=[0, 5])
+    assert piece_labels(axis) == ["<s>", "Non", "vogli", "+ono", "!", "</s>"]
+
+
+def test_characters_get_no_plus():
+    axis = Axis("tokens", 4, ["c", "a", "t", "</s>"], [Word("cat", 0, 3), Word("</s>", 3, 4)], special=[3])
+    assert piece_labels(axis) == axis.labels

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from explorer_page import ExplorerPage
     from playwright.sync_api import Browser, Page
 
-    from regard.tasks.load import Predictor
+    from regard.tasks.predictors import Predictor
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 HOW_TO = "install Chromium: apt install chromium; pip install playwright"

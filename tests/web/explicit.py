@@ -14,7 +14,7 @@ from regard.data.audio.io import read_audio
 from regard.data.text.batches import pad
 from regard.decode.ctc import Span, align
 from regard.layers.tap import watch
-from regard.tasks.load import Predictor
+from regard.tasks.predictors import Predictor
 
 
 @torch.inference_mode()

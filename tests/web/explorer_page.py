@@ -93,6 +93,17 @@ def open_table(heatmap: "Locator") -> "Locator":
     return table
 
 
+def tokens_table(panel: "Locator") -> Tensor:
+    """The table of the answer with a row for each token; the words are joined again."""
+    tokens = panel.get_by_role("switch", name="Show tokens")
+    if tokens.count():
+        tokens.check(force=True)
+    found = read_table(open_table(panel))
+    if tokens.count():
+        tokens.uncheck(force=True)
+    return found
+
+
 def forget_records(app: Any) -> None:
     """Empty the store of a server's app, as many later records would."""
     store = app.state.serving.explorer.store

@@ -15,9 +15,15 @@ from regard.view.trace import trace_decoding
 BARS = "items => items.map(item => [item.dataset.token, +item.dataset.probability, item.dataset.sampling])"
 
 
-def shown(tokens: list[str]) -> list[str]:
-    """Tokens as the page has them: a dot for the space before a word."""
-    return [re.sub("^▁(?=.)", "·", token) for token in tokens]
+def shown(tokens: list[str], before: str = "<s>") -> list[str]:
+    """Tokens as the page has them, each after the same one: without the ▁ of a space, with a + where they continue a word."""
+    inside = before[-1].isalnum()
+    return [token[1:] or "␣" if token[0] == "▁" else f"+{token}" if inside and token[0].isalnum() else token for token in tokens]
+
+
+def in_order(tokens: list[str]) -> list[str]:
+    """The same for tokens that follow each other."""
+    return [shown([token], before)[0] for before, token in zip(["<s>", *tokens], tokens, strict=False)]
 
 
 def opened(new_page, address: str, run: str, given, **how):
@@ -51,17 +57,18 @@ def test_each_step_shows_the_row_of_the_softmax_that_the_model_computes(new_page
         scene = panel.locator(f'.decode-scene[data-step="{number + 1}"]')
         scene.wait_for()
         chips = scene.locator(".decode-inputs .token-chip").all_inner_texts()
-        assert chips == shown(predictor.answer_tokenizer.display(ids[: number + 1]))
+        read = predictor.answer_tokenizer.display(ids[: number + 1])
+        assert chips == in_order(read)
         bars = scene.locator(".top-word").evaluate_all(BARS)
         best, tokens = rows[number].topk(8)
-        assert [bar[0] for bar in bars] == shown(predictor.answer_tokenizer.display(tokens.tolist()))
+        assert [bar[0] for bar in bars] == shown(predictor.answer_tokenizer.display(tokens.tolist()), read[-1])
         assert [bar[1] for bar in bars] == pytest.approx(best.tolist(), abs=1e-5)
-        read = scene.locator(".softmax-table tr[data-read=true] td[data-probability]")
-        cells = read.evaluate_all("cells => cells.map(cell => +cell.dataset.probability)")
+        row = scene.locator(".softmax-table tr[data-read=true] td[data-probability]")
+        cells = row.evaluate_all("cells => cells.map(cell => +cell.dataset.probability)")
         assert cells == pytest.approx(best.tolist()[: len(cells)], abs=1e-5)
         assert scene.locator(".softmax-table tr[data-read]").count() == min(number + 1, 7)
         assert scene.locator("[data-encoder]").get_attribute("data-encoder") == ("reused" if number else "runs")
-        assert scene.locator("[data-taken]").all_inner_texts() == shown([step.branches[0].token])
+        assert scene.locator("[data-taken]").all_inner_texts() == shown([step.branches[0].token], read[-1])
         if number < len(trace.steps) - 1:
             panel.get_by_role("button", name="Step on").click()
     assert panel.get_by_role("button", name="Step on").is_disabled()
@@ -124,7 +131,7 @@ def test_a_drawn_token_that_is_not_among_the_likeliest_is_shown_with_its_probabi
         panel.locator(f'.decode-scene[data-step="{number}"]').wait_for()
         [branch], tokens = step.branches, [word.token for word in step.beams[0].top]
         [bar] = panel.locator(".top-word.taken").evaluate_all(BARS)
-        assert bar[0] == shown([branch.token])[0]
+        assert bar[0] == shown([branch.token], step.beams[0].inputs[-1])[0]
         assert [bar[1], float(bar[2])] == pytest.approx([branch.probability, branch.sampling], abs=1e-5)
         rare += branch.token not in tokens
         if number < len(trace.steps):
@@ -144,6 +151,25 @@ def test_tokens_that_differ_from_greedy_search_are_marked(new_page, address, run
             common[i + 1][j + 1] = common[i][j] + 1 if a == b else max(common[i][j + 1], common[i + 1][j])
     marked = panel.locator('[data-search="sample"] mark').count()
     assert marked == len(sample.answer) - common[-1][-1]
+
+
+@pytest.mark.parametrize("width", [360, 1280, 1440])
+def test_the_tree_fits_its_card_or_scrolls_and_its_numbers_fit_their_boxes(new_page, address, width):
+    _, panel = opened(new_page, address, "transformer", TEXT, width=width)
+    over = """nodes => nodes.map((node) => {
+      const ends = [...node.querySelectorAll("text")].map((text) => text.getBBox()).map((box) => box.x + box.width);
+      return Math.max(...ends) - node.querySelector("rect").getBBox().width;
+    })"""  # of each text beyond its box
+    assert max(panel.locator(".tree-node[data-branch]").evaluate_all(over)) <= 0
+    scroller = panel.locator(".tree-scroll")
+    inside, whole = scroller.evaluate("node => [node.clientWidth, node.scrollWidth]")
+    steps = panel.locator(".tree-step").count()
+    if steps <= 8 and width >= 1280:
+        assert whole <= inside
+    last = panel.locator(f'.tree-node[data-step="{steps}"] rect').first
+    scroller.evaluate("node => { node.scrollLeft = node.scrollWidth; }")
+    right = last.evaluate("node => node.getBoundingClientRect().right")
+    assert right <= scroller.evaluate("node => node.getBoundingClientRect().left + node.clientWidth")
 
 
 def test_the_player_and_the_tree_are_used_without_a_mouse(new_page, address):

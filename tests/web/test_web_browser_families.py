@@ -8,7 +8,7 @@ import dataclasses
 import explicit
 import pytest
 import torch
-from explorer_page import open_table, read_table
+from explorer_page import tokens_table
 from test_web_browser_truth import CLOSE, EACH, assert_distributions, direct_answer
 from tiny_runs import TEXTS, given_to
 
@@ -76,7 +76,7 @@ def test_a_chosen_head_replaces_the_weights_of_the_answer(answered, predictors, 
         panel.get_by_label("Head", exact=True).select_option(index=2)  # after the mean; a value would also match a label
     explorer.settled()
     wanted = explicit.alignment(family, predictor, given, {name: weights[name][1:2] if heads > 1 else weights[name]}, answer)
-    found = read_table(open_table(panel))
+    found = tokens_table(panel)
     found = found if family in TEXTS else found.T
     torch.testing.assert_close(found, wanted, **CLOSE)
     assert_distributions(found)

@@ -10,7 +10,7 @@ import torch
 from conftest import PATIENCE, serve
 from explorer_page import VIEWS, ExplorerPage, forget_records, open_table, read_table
 from page_checks import check, tab_stops
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 from tiny_runs import LONG, TEXT, TEXTS
 
 import regard
@@ -110,8 +110,21 @@ def test_the_views_are_tabs_and_the_title_names_the_open_one(new_page, address):
 
 
 def test_the_focus_stays_where_it_is_in_what_if(new_page, address):
-    explorer = answered(new_page, address, "transformer", TEXT)
-    page, panel = explorer.page, explorer.open("whatif")
+    def enlarge(route: Route) -> None:
+        """A model whose heads would take long to measure: they are measured when it is asked for."""
+        answer = route.fetch()
+        runs = answer.json()
+        for run in runs["runs"]:
+            run["parameters"] = 10**11
+        route.fulfill(response=answer, json=runs)
+
+    page = new_page()
+    page.route("**/api/v1/runs", enlarge)
+    explorer = ExplorerPage(page, address)
+    explorer.choose("transformer")
+    explorer.ask(TEXT)
+    panel = explorer.open("whatif")
+    expect(panel.locator(".whatif-ranking")).to_contain_text("passes through the model")
 
     def press(control: Locator) -> str:
         control.focus()
@@ -127,6 +140,31 @@ def test_the_focus_stays_where_it_is_in_what_if(new_page, address):
     expect(panel.get_by_label("layers", exact=True)).to_be_focused()
     assert press(panel.locator(".layer-switch").first) == panel.locator(".layer-switch").first.inner_text()
     assert press(panel.get_by_role("button", name="Reset")) == "Switch off"
+
+
+@pytest.mark.parametrize("run", ["transformer", "gpt", "bahdanau", "vit"])
+def test_what_if_opens_with_the_heads_that_matter_and_without_empty_columns(new_page, address, inputs, run):
+    explorer = answered(new_page, address, run, {"vit": inputs["picture.png"]}.get(run, TEXTS.get(run)))
+    panel = explorer.open("whatif")
+    drops = panel.locator(".ranking-table tbody tr").evaluate_all("rows => rows.map(row => +row.dataset.drop)")
+    assert drops == sorted(drops, reverse=True)
+    assert any(drops)
+    expect(panel.locator(".whatif-board .legend")).to_be_visible()
+    assert panel.locator(".probability-table tbody td.number", has_text="–").count() == 0
+    switch = panel.locator(".head-switch").first
+    switch.click()
+    panel.locator(".logprob-after").wait_for()
+    expect(switch).to_have_attribute("aria-pressed", "true")
+    switch.click()
+    expect(switch).to_have_attribute("aria-pressed", "false")
+
+
+def test_an_opened_head_says_its_name_in_python_which_counts_from_0(new_page, address):
+    explorer = answered(new_page, address, "transformer", TEXT)
+    panel = explorer.open("heads")
+    panel.locator('[data-head="3-1"]').click()
+    expect(panel.locator(".detail-bar h3")).to_have_text("Decoder layer 1, cross-attention, head 2 of 3")
+    expect(panel.locator(".detail-matrix")).to_contain_text("decoder.0.cross, head 1")
 
 
 def test_a_sentence_is_one_stop_of_the_tab_key_and_opens_its_words_by_keys(new_page, address):

@@ -130,6 +130,7 @@ def test_the_words_beside_the_numbers_are_true_of_the_layer(answered):
     panel = open_steps(explorer, layer=1, head=0, query=63)
     panel.get_by_role("switch", name="Mask").click()
     words = panel.locator('[data-stage="mask"]', has_text="No mask").locator(".stage-words").text_content()
+    assert panel.locator('[data-stage="mask"] figcaption').inner_text().startswith("scores, unchanged")
     assert "later tokens" not in words  # places of a picture have no order
     panel.get_by_role("button", name="Reset", exact=True).click()
 

@@ -4,18 +4,19 @@ What is wanted comes from a direct forward pass inside `watch` (explicit.py); wh
 """
 
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 
 import explicit
 import pytest
 import torch
-from explorer_page import ExplorerPage, open_table, read_table
+from explorer_page import ExplorerPage, open_table, read_table, tokens_table
 from tiny_runs import EVERY_FAMILY, TEXT, TEXTS, given_to
 from torch import Tensor
 
 import regard
-from regard.tasks.load import Predictor
+from regard.tasks.predictors import Predictor
 
 CLOSE = {"rtol": 0, "atol": 1e-4}
 EACH = pytest.mark.parametrize("family", EVERY_FAMILY)
@@ -86,11 +87,29 @@ def test_the_answer_is_the_models_and_its_table_holds_the_alignment(new_page, ad
     assert answer == direct_answer(family, predictor, given, len(record["answer"]["items"]))
     weights = explicit.attention(family, predictor, given, answer)
     wanted = explicit.alignment(family, predictor, given, weights, answer)
-    panel = explorer.open("answer")
-    found = read_table(open_table(panel))
+    found = tokens_table(explorer.open("answer"))
     found = found if family in TEXTS else found.T  # a picture or sound has a row for each place
     torch.testing.assert_close(found, wanted, **CLOSE)
     assert_distributions(found)
+
+
+def test_the_matrix_has_a_row_and_a_column_for_each_word_that_is_shown(new_page, address, predictors):
+    explorer, record = ask(new_page, address, "transformer", TEXT)
+    answer, translator = record["answer"]["text"], predictors["transformer"]
+    weights = explicit.attention("transformer", translator, TEXT)
+    tokens = explicit.alignment("transformer", translator, TEXT, weights, answer)
+    rows, columns = (record["axes"][record["alignment"][name]]["words"] for name in ("rows", "columns"))
+    assert (len(rows), len(columns)) != tuple(tokens.shape)  # or nothing is joined
+    wanted = torch.stack([torch.stack([tokens[row["start"] : row["end"], column["start"] : column["end"]].sum(1).mean()
+                                       for column in columns]) for row in rows])  # fmt: skip
+    panel = explorer.open("answer")
+    torch.testing.assert_close(read_table(open_table(panel)), wanted, **CLOSE)
+
+    # at rest: the strongest link of each word, and every other one of 20 % or more
+    links = panel.locator(".answer-links path").evaluate_all("paths => paths.map(path => +path.dataset.weight)")
+    strong = [share for row in wanted for share in row.tolist() if share >= 0.2 or share == row.max() >= 0.03]
+    assert sorted(links) == pytest.approx(sorted(strong), abs=1e-4)
+    assert len(strong) > len(rows)  # or the second rule shows nothing
 
 
 def direct_answer(family: str, predictor: Predictor, given: str | Path, tokens: int) -> str:
@@ -168,8 +187,7 @@ def test_the_ranking_lists_every_head_with_what_the_answer_loses_without_it(new_
     translator = predictors["transformer"]
     explorer, record = ask(new_page, address, "transformer", TEXT)
     panel = explorer.open("whatif")
-    panel.get_by_role("button", name="Measure every head").click()
-    panel.get_by_role("button", name="Show all").click()
+    panel.get_by_role("button", name="Show all").click()  # it was measured when the view was opened
     rows = panel.locator(".ranking-table tbody tr").evaluate_all(
         "rows => rows.map(({dataset}) => [dataset.layer, dataset.head, dataset.drop].map(Number))"
     )
@@ -184,6 +202,13 @@ def test_the_ranking_lists_every_head_with_what_the_answer_loses_without_it(new_
         for head in range(layer["heads"])
     }
     assert {(int(layer), int(head)): drop for layer, head, drop in rows} == pytest.approx(wanted, abs=1e-3)
+
+    # the same losses colour the switches: what matters most is the darkest
+    paint = "(nodes) => nodes.map(node => [+node.dataset.layer, +node.dataset.head, getComputedStyle(node).backgroundColor])"
+    colours = {(layer, head): colour for layer, head, colour in panel.locator(".head-switch").evaluate_all(paint)}
+    light = {place: sum(map(int, re.findall(r"\d+", colour)[:3])) for place, colour in colours.items()}
+    assert min(light, key=light.__getitem__) == max(wanted, key=wanted.__getitem__)
+    assert len(set(colours.values())) > 4
 
 
 # -- checkpoints

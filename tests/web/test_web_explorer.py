@@ -227,7 +227,8 @@ def test_a_drawn_map_has_the_weights_of_its_head(explorer: Explorer):
     tile = call(explorer, "GET", f"/records/{record['id']}/layers/{cross['index']}/weights?head=1")
     torch.testing.assert_close(torch.tensor(drawn["weights"]), weights(tile["weights"], tile["rows"], tile["columns"]),
                                atol=1e-4, rtol=0)  # fmt: skip
-    assert [label.removeprefix("▁") for label in drawn["rows"]] == record["axes"]["answer"]["labels"]
+    shown = [label.removeprefix("+") for label in record["axes"]["answer"]["labels"]]
+    assert [label.removeprefix("▁") for label in drawn["rows"]] == shown
     assert drawn["columns"] == ["▁they", "▁wan", "t", "▁the", "▁old", "▁do", "g", "</s>"]
     assert "head 2" in drawn["title"]
 

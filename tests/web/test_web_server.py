@@ -332,10 +332,10 @@ def test_region_codes_are_languages(app):
 
 @pytest.mark.parametrize(("body", "words"), [
     ({"q": "", "source": "en", "target": "it"}, "q is empty"), ({"q": [], "source": "en", "target": "it"}, "q is empty"),
-    ({"q": "  \n", "source": "en", "target": "it"}, "q is empty"), ({"q": "a", "source": "xx", "target": "it"}, "known are en"),
-    ({"q": "a", "source": "en", "target": "de"}, "known are it"),
-    ({"q": "a", "source": "it", "target": "it"}, "served are en to it"),
-    ({"q": "a", "source": "it", "target": "en"}, "nothing here translates to en; served are en to it"),
+    ({"q": "  \n", "source": "en", "target": "it"}, "q is empty"), ({"q": "a", "source": "xx", "target": "it"}, "available: en"),
+    ({"q": "a", "source": "en", "target": "de"}, "available: it"),
+    ({"q": "a", "source": "it", "target": "it"}, "available: en to it"),
+    ({"q": "a", "source": "it", "target": "en"}, "no run here translates to en; available: en to it"),
     ({"q": "a", "source": "en"}, "target"), ({"q": 3, "source": "en", "target": "it"}, "q"),
     ({"source": "en", "target": "it"}, "q"),
     ({"q": "a", "source": "en", "target": "it", "format": "pdf"}, "format"),
@@ -479,6 +479,8 @@ def test_metrics_count_requests_by_route_and_tokens_by_run(runs):
         for path in ("/health", "/health", "/nothing/1", "/nothing/2", "/api/v1/runs/gpt/log", "/api/v1/runs/other/log"):
             ask(app, "GET", path)
         post(app, "/v1/completions", {"model": "gpt", "prompt": "the dog", "max_tokens": 3, "temperature": 0})
+        for path in ("/v1/completions", "/api/v1/runs/gpt/inspect", "/nothing/3"):
+            ask(app, "POST", path, body=b"{", headers={"content-type": "application/json"})  # refused before the router sees it
         reply = ask(app, "GET", "/metrics")
         assert (reply.status, reply.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     finally:
@@ -489,6 +491,9 @@ def test_metrics_count_requests_by_route_and_tokens_by_run(runs):
     assert found["regard_requests_total", "/health", "200", "GET"] == 2
     assert found["regard_requests_total", "/{path:path}", "404", "GET"] == 2
     assert found["regard_requests_total", "/api/v1/runs/{run}/log", "404", "GET"] == 1
+    assert found["regard_requests_total", "/v1/completions", "400", "POST"] == 1
+    assert found["regard_requests_total", "/api/v1/runs/{run}/inspect", "400", "POST"] == 1
+    assert found["regard_requests_total", "400", "POST", "other"] == 1
     assert found["regard_tokens_total", "gpt", "prompt"] == 7
     assert found["regard_tokens_total", "answer", "gpt"] == 3
     assert found["regard_queue_jobs", "gpt"] == 0

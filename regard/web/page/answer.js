@@ -24,6 +24,7 @@ import { labelsOfAxis, isSmall, loadMatrix, loadReceived, loadRow, positionName 
 
 const FEW_WORDS = 40; // more links than this at rest are a tangle
 const WEAKEST_LINK = 0.03;
+const RESTING_LINK = 0.2; // before a word is chosen: each word's strongest link, and all of this weight or more
 const SMALLEST_WORD = 15; // pixels; a sentence that needs smaller letters to stay on one line is written in a column
 const LONGEST_COLUMN = 45; // words
 
@@ -161,6 +162,7 @@ function drawAnswer(root, app, record) {
   function forgetUnits() {
     fitWords();
     hovered = pinned = hoveredKey = pinnedKey = null;
+    map?.update(shownMatrix());
     redraw();
   }
 
@@ -232,7 +234,7 @@ function drawAnswer(root, app, record) {
       setChildren(
         scaleLegend,
         byWeight
-          ? legend({ title: "weight", high: "the most", onPicture: true })
+          ? legend({ title: "weight", high: "largest", onPicture: true })
           : legend({ title: "times uniform attention", low: "1× or less", high: `${MOST_TIMES}× or more`, onPicture: true }),
       );
     showOverlayLegend(false);
@@ -247,7 +249,7 @@ function drawAnswer(root, app, record) {
     });
     stops.push(sound.destroy);
     showColumns = (row) => sound.show(row, columnAxis.times);
-    setChildren(scaleLegend, legend({ title: "weight", low: "0", high: "the most" }));
+    setChildren(scaleLegend, legend({ title: "weight", low: "0", high: "largest" }));
     stage.append(answerWords.node, sound.node);
   } else {
     stage.append(answerWords.node);
@@ -300,7 +302,7 @@ function drawAnswer(root, app, record) {
       if (number !== asked) return;
       weights = { ...weights, matrix };
       setChildren(failure);
-      map?.update({ values: matrix });
+      map?.update(shownMatrix());
       redraw();
     } catch (error) {
       if (number !== asked) return;
@@ -315,23 +317,36 @@ function drawAnswer(root, app, record) {
     }
   }
 
+  /** A row for each word of the answer as it is shown, whole or opened into its tokens, and a column for each of the source. */
+  function shownMatrix() {
+    const rows = answerWords.units();
+    const columns = sourceWords?.units() ?? [];
+    const values = new Float32Array(rows.length * columns.length);
+    for (const [row, unit] of rows.entries()) {
+      values.set(sumOver(meanRows(weights.matrix, weights.columns, unit), columns), row * columns.length);
+    }
+    const { queries } = alignment; // a token of a continuation was predicted from the tokens before it
+    const masked =
+      answer.kind === "continuation" && queries
+        ? (/** @type {number} */ row, /** @type {number} */ column) => columns[column].start > queries[rows[row].end - 1]
+        : undefined;
+    return { values, rowLabels: rows.map((unit) => unit.text), columnLabels: columns.map((unit) => unit.text), masked };
+  }
+
   // the same weights as a matrix, with the numbers in a table
   const rowNames = labelsOfAxis(rowAxis);
   const map =
     columnAxis.kind === "tokens" && rowAxis.size * columnAxis.size <= 512 * 512
       ? heatmap({
           title: `What the answer attended to: ${alignment.title}`,
-          rowLabels: rowNames,
-          columnLabels: labelsOfAxis(columnAxis),
-          values: own,
-          rowName: "answer token",
-          columnName: "source token",
+          rowName: "word of the answer",
+          columnName: "word of the source",
           maxHeight: 680,
-          masked: answer.kind === "continuation" ? maskOfContinuation(alignment) : undefined,
+          ...shownMatrix(),
         })
       : null;
 
-  /** What is shown before a word is chosen: all links of a text; over a picture or a sound, the word with the most decided weights. */
+  /** What is shown before a word is chosen: all links of a text; over a picture or a sound, the word with the largest weight. */
   function restingUnit() {
     const units = answerWords.units();
     if (single) return units[0];
@@ -381,7 +396,7 @@ function drawAnswer(root, app, record) {
           "span",
           { class: "quiet" },
           sourceWords && size !== "small" && layout !== "wrapped" && answerWords.units().length <= FEW_WORDS
-            ? "The strongest link of each word. Choose a word to see all its links."
+            ? `Each word’s strongest link, and all of ${percent(RESTING_LINK)} or more. Choose a word to see the others.`
             : "Choose a word to see what it attended to.",
         ),
       );
@@ -436,7 +451,7 @@ function drawAnswer(root, app, record) {
       readout,
       el("bdi", { class: "who" }, who),
       ` ${verb}`,
-      ...(said.length ? said : [" nothing in particular"]),
+      ...(said.length ? said : [" no word in particular"]),
       likely !== null && el("span", { class: "quiet" }, ` · probability ${percent(likely)}`),
     );
   }
@@ -463,7 +478,7 @@ function drawAnswer(root, app, record) {
       const shares = sumOver(meanRows(weights.matrix, weights.columns, from), sources);
       const best = strongest(shares, 1)[0];
       for (const [column, share] of shares.entries()) {
-        if (resting && column !== best) continue;
+        if (resting && column !== best && share < RESTING_LINK) continue;
         if (key && (sources[column].start !== key.start || sources[column].end !== key.end)) continue;
         if (share < WEAKEST_LINK) continue;
         const start = places.sources[column];
@@ -484,9 +499,9 @@ function drawAnswer(root, app, record) {
 
   // the page
   const facts = [];
-  if (answer.score !== null && answer.kind !== "class") facts.push(`score ${fixedNumber(answer.score, 2)}: ${scoreMeaning(record)}`);
-  if (record.checkpoint !== null) facts.push(`checkpoint of step ${record.checkpoint}`);
-  if (probabilities) facts.push("the bar below a word is its probability");
+  if (answer.score !== null && answer.kind !== "class") facts.push(`Score ${fixedNumber(answer.score, 2)}: ${scoreMeaning(record)}.`);
+  if (record.checkpoint !== null) facts.push(`Checkpoint of step ${record.checkpoint}.`);
+  if (probabilities) facts.push("The bar below a word is its probability.");
   if (answer.kind !== "class" && (answerWords.hasPieces || sourceWords?.hasPieces)) {
     const pieces = toggle({
       label: "Show tokens",
@@ -500,7 +515,7 @@ function drawAnswer(root, app, record) {
   const controls = el("div", { class: "toolbar answer-controls" }, layerChoice.node, headChoice.node, ...extraControls);
   const foot = columnAxis.kind === "grid" ? null : el("div", { class: "answer-foot" }, readout, scaleLegend);
   const extraBars = answer.kind === "class" && columnAxis.kind !== "grid" ? classBars(answer.items) : null;
-  const note = facts.length ? el("p", { class: "hint" }, facts.join(" · ")) : null;
+  const note = facts.length ? el("p", { class: "hint" }, facts.join(" ")) : null;
   const card = el("div", { class: "card answer-card" }, controls, failure, stage, foot, extraBars, note);
   const matrixCard = map
     ? el("section", { class: "card answer-matrix" }, el("h3", {}, "The same weights as a matrix"), map.node)
@@ -632,14 +647,6 @@ async function loadAnswerRows(app, record, layer, head) {
 }
 
 /**
- * A token of a continuation was predicted from the tokens before it.
- * @param {import("./types.js").Alignment} alignment
- */
-function maskOfContinuation({ queries }) {
-  return (/** @type {number} */ row, /** @type {number} */ column) => queries !== null && column > queries[row];
-}
-
-/**
  * @param {number[]} times
  * @param {number} seconds
  */
@@ -674,8 +681,8 @@ function classBars(items) {
   );
 }
 
-/** What the score of a search is, and its unit. @param {AttentionRecord} record */
+/** What the score of a search is, with its unit. @param {AttentionRecord} record */
 function scoreMeaning(record) {
   const perFrame = record.answer.kind === "transcript" && !record.layers.some((layer) => layer.kind === "cross"); // CTC alone
-  return perFrame ? "log-probability of all frames, in nats" : "log-probability for its length, in nats per token";
+  return perFrame ? "the log-probability of all frames, in nats" : "the log-probability normalized by length, in nats per token";
 }

@@ -20,8 +20,8 @@ import { fixedNumber, percent } from "./parts/numbers.js";
 
 /** @typedef {{step: number, branch: number}} TreeNode  both from 0 */
 
-const TREE_SIZES = { row: 46, height: 36, start: 72, left: 92, top: 34, gap: 26 };
-const COLUMN_WIDTHS = { least: 92, most: 132 }; // of a step: as wide as the card has room for
+const TREE_SIZES = { row: 46, height: 36, start: 72, left: 92, top: 34, gap: 22 };
+const COLUMN_WIDTHS = { least: 124, most: 140 }; // of a step: as wide as the card has room for, and never narrower than its numbers
 
 /**
  * The branch from which beam `beam` of a step came; null for the start.

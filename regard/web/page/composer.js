@@ -214,7 +214,7 @@ export function composer(root, { inspect, announce }) {
     if (run.checkpoints.length > 1) {
       const last = run.checkpoints[run.checkpoints.length - 1];
       const steps = [
-        { value: "", label: "the one it answers with" },
+        { value: "", label: "final weights" },
         ...run.checkpoints.map((step) => ({
           value: String(step),
           label: `step ${groupedCount(step)}${step === last ? ", the last" : ""}`,
@@ -238,7 +238,7 @@ export function composer(root, { inspect, announce }) {
       textForm.hidden = next.input !== "text";
       fileArea.hidden = !file;
       none.hidden = next.input !== "none";
-      none.textContent = `${next.name} takes no input that could be inspected.`;
+      none.textContent = `${next.name} takes no input, so there is nothing to inspect.`;
       text.placeholder = PLACEHOLDERS[next.task] ?? "A text";
       runButton.textContent = RUN_LABELS[next.task] ?? "Run";
       if (file) fileInput.accept = FILE_KINDS[next.input].accept;
@@ -302,7 +302,7 @@ export function composer(root, { inspect, announce }) {
           )
         : null;
       return placard({
-        title: "Type a sentence, see where the model looks",
+        title: "Type a sentence and see what the model attends to",
         text: example ? "Press Enter to send it. Or start with this one:" : "Press Enter to send it.",
         action: tryIt,
       });

@@ -111,7 +111,7 @@ function modelSection() {
     settings,
     facts,
     table,
-    el("p", { class: "hint" }, "For one text of n tokens (a translation: n of the source and n of the target), or one image. Attention scores are what the formula computes for all heads and layers; the fused kernel never stores them all. Matrix products count 2 FLOPs for each multiplication; numbers are float32."),
+    el("p", { class: "hint" }, "For one text of n tokens (a translation: n of the source and n of the target), or one image. Attention scores are counted for all heads and layers, as in the formula; a fused kernel never stores all of them. A matrix product counts 2 FLOPs per multiplication; numbers are float32."),
   );
 }
 
@@ -153,7 +153,7 @@ function layerSection() {
     "section",
     { class: "card stack", "aria-labelledby": "layer-cost-heading" },
     el("h3", { id: "layer-cost-heading" }, "One layer: attention, recurrence, convolution"),
-    el("p", { class: "hint" }, "Attention reaches every token in one step, and pays for every pair. Recurrence pays for the width instead, one token after another. A window makes attention linear in the length, at the price of longer paths."),
+    el("p", { class: "hint" }, "Attention connects all tokens in one step, at a cost quadratic in the length. Recurrence is linear in the length and quadratic in the width, but sequential. A window makes attention linear in the length, with longer paths between distant tokens."),
     el("div", { class: "settings" }, length.node, width.node, kernel.node, window.node),
     verdict,
     table,

@@ -24,6 +24,9 @@ const SOFTMAX_ROWS = 7; // of the softmax matrix: the last ones
 const SOFTMAX_COLUMNS = 7;
 const MOST_TRACED = 256; // tokens of an answer, as the server bounds them
 const SHOWN_CHIPS = 64; // tokens of an input that are shown
+const SPECIAL = /^(<.*>|\[.*\])$/s;
+const STARTS_INSIDE = /^(?![\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}])[\p{L}\p{N}\p{M}]/u; // what may continue a word
+const ENDS_INSIDE = /[\p{L}\p{N}\p{M}]$/u;
 
 /** @type {import("./types.js").View} */
 export const DECODING_VIEW = {
@@ -31,7 +34,7 @@ export const DECODING_VIEW = {
   title: "Decoding",
   subtitle: "The answer is generated one token at a time: each step gives every token of the vocabulary a probability.",
   needsRecord: true,
-  unavailable: (run) => (run.decodes ? "" : `${run.name} answers in one pass, so there are no steps to play. Choose a run that writes text.`),
+  unavailable: (run) => (run.decodes ? "" : `${run.name} answers in one pass, so there is no decoding to show. Choose a run that generates text.`),
   mount: mountDecoding,
 };
 
@@ -76,28 +79,35 @@ function tokenChips(tokens, fresh, taken = []) {
 }
 
 /**
- * The traces with tokens as people read them.  ▁ before the start of a word becomes a dot, and is left out where every token
- * starts a word, as words and characters do.
+ * The traces with tokens written as in the rest of the page: the mark of a space before a word (▁) is dropped, and a token that
+ * continues a word gets a +.
  * @param {DecodingAnswer} found
- * @returns {{answer: DecodingAnswer, dots: boolean}}
+ * @returns {{answer: DecodingAnswer, pieces: boolean}}
  */
-export function withReadableSpaces(found) {
-  const special = /^(<.*>|\[.*\])$/s;
-  const steps = SEARCH_NAMES.flatMap((name) => found[name].steps);
-  const tokens = steps.flatMap((step) => [...step.branches.map((branch) => branch.token), ...step.beams.flatMap((beam) => [...beam.inputs, ...beam.top.map((word) => word.token)])]);
-  const dots = tokens.some((token) => !token.startsWith("▁") && !special.test(token));
-  const shown = (/** @type {string} */ token) => (token.startsWith("▁") && token.length > 1 ? `${dots ? "·" : ""}${token.slice(1)}` : token);
+export function withReadableTokens(found) {
+  let pieces = false; // whether some token continues a word
+  /** @param {string} token @param {string} [before]  the token before it */
+  const shown = (token, before = "") => {
+    if (token.startsWith("▁")) return token.length > 1 ? token.slice(1) : "␣";
+    const inside = !SPECIAL.test(token) && !SPECIAL.test(before) && STARTS_INSIDE.test(token) && ENDS_INSIDE.test(before);
+    pieces ||= inside;
+    return inside ? `+${token}` : token;
+  };
+  const inOrder = (/** @type {string[]} */ tokens) => tokens.map((token, index) => shown(token, tokens[index - 1]));
   const rename = (/** @type {DecodingTrace} */ trace) => ({
     ...trace,
-    source: trace.source.map(shown),
-    answer: trace.answer.map(shown),
-    steps: trace.steps.map((step) => ({
-      ...step,
-      beams: step.beams.map((beam) => ({ ...beam, inputs: beam.inputs.map(shown), top: beam.top.map((word) => ({ ...word, token: shown(word.token) })) })),
-      branches: step.branches.map((branch) => ({ ...branch, token: shown(branch.token) })),
-    })),
+    source: inOrder(trace.source),
+    answer: inOrder(trace.answer),
+    steps: trace.steps.map((step) => {
+      const last = step.beams.map((beam) => beam.inputs[beam.inputs.length - 1]);
+      return {
+        ...step,
+        beams: step.beams.map((beam, index) => ({ ...beam, inputs: inOrder(beam.inputs), top: beam.top.map((word) => ({ ...word, token: shown(word.token, last[index]) })) })),
+        branches: step.branches.map((branch) => ({ ...branch, token: shown(branch.token, last[branch.parent]) })),
+      };
+    }),
   });
-  return { answer: { greedy: rename(found.greedy), beam: rename(found.beam), sample: rename(found.sample) }, dots };
+  return { answer: { greedy: rename(found.greedy), beam: rename(found.beam), sample: rename(found.sample) }, pieces };
 }
 
 /**
@@ -156,7 +166,7 @@ function mountDecoding(root, app) {
     content.classList.add("waiting");
     if (!answer) {
       content.hidden = true;
-      setChildren(message, placard({ kind: "loading", title: "Decoding …", text: "Greedy search, beam search and sampling are traced step by step." }));
+      setChildren(message, placard({ kind: "loading", title: "Decoding …", text: "Tracing greedy search, beam search and sampling." }));
     }
     try {
       const found = cache.get(key) ?? /** @type {DecodingAnswer} */ (await app.post(`/records/${record.id}/decoding`, body));
@@ -168,7 +178,7 @@ function mountDecoding(root, app) {
     } catch (error) {
       if (number !== asked) return;
       const text = error instanceof Error ? error.message : String(error);
-      setChildren(message, placard({ kind: "error", title: "This could not be traced", text }));
+      setChildren(message, placard({ kind: "error", title: "The searches could not be traced", text }));
       content.hidden = answer === null || shownFor !== record.id;
       app.announce(text);
     } finally {
@@ -178,9 +188,9 @@ function mountDecoding(root, app) {
 
   /** @param {DecodingAnswer} found @param {boolean} fresh  another input than before */
   function show(found, fresh) {
-    const { answer: readable, dots } = withReadableSpaces(found);
+    const { answer: readable, pieces } = withReadableTokens(found);
     answer = readable;
-    about.textContent = `Marked tokens differ from greedy search, in its own answer from beam search. A score is the log-probability of the answer per token: closer to zero is likelier.${dots ? " A dot is the space before a word." : ""}`;
+    about.textContent = `Marked tokens are not in the greedy answer; in the greedy answer, they are not in that of beam search. The score is the log-probability of the answer normalized by length: closer to zero is more probable.${pieces ? " A + joins a token to the one before it." : ""}`;
     setChildren(message);
     content.hidden = false;
     if (!changed) {
@@ -192,16 +202,17 @@ function mountDecoding(root, app) {
     tree.setTrace(readable.beam);
     const [intro] = treeCard.getElementsByClassName("hint");
     intro.textContent =
-      `At each step every kept output is extended by its likeliest tokens. The ${found.beam.beam_size} best of them are kept, the others dropped. ` +
-      `Each candidate shows the probability of its token and the log-probability of the whole output; of a finished one it is divided by ` +
+      `At each step every kept hypothesis is extended by its likeliest tokens; the ${found.beam.beam_size} best extensions are kept and the others dropped. ` +
+      `Each box shows the probability of its token and the log-probability of the whole hypothesis; once finished, divided by ` +
       (found.beam.length_penalty === 1 ? "its length." : `its length to the power of ${found.beam.length_penalty}.`);
-    drawAnswers();
+    drawAnswers(found);
     choose(chosen, fresh ? 0 : step);
   }
 
   // ---- the three answers
 
-  function drawAnswers() {
+  /** @param {DecodingAnswer} found  as the server sent it: a + depends on the token before, and is no difference */
+  function drawAnswers(found) {
     if (!answer) return;
     const all = answer;
     const best = Math.max(...SEARCH_NAMES.map((name) => all[name].score));
@@ -209,14 +220,13 @@ function mountDecoding(root, app) {
       answers,
       ...SEARCH_NAMES.map((name) => {
         const trace = all[name];
-        const other = name === "greedy" ? all.beam : all.greedy;
-        const differing = differingTokens(trace.answer, other.answer);
+        const differing = differingTokens(found[name].answer, found[name === "greedy" ? "beam" : "greedy"].answer);
         const input = el("input", { type: "radio", name: "search", value: name });
         input.checked = name === chosen;
         input.addEventListener("change", () => choose(name, 0));
         const how =
           name === "greedy" ? "always the likeliest token"
-          : name === "beam" ? `the ${trace.beam_size} best outputs at a time`
+          : name === "beam" ? `keeps the ${trace.beam_size} best hypotheses`
           : `temperature ${(trace.sampling?.temperature ?? 1).toFixed(1)}${trace.sampling?.top_k ? `, top ${trace.sampling.top_k}` : ""}, seed ${trace.sampling?.seed ?? 0}`;
         const tokens = trace.answer.map((token, index) => el(differing.has(index) ? "mark" : "span", { class: "answer-token" }, readableToken(token)));
         return el(
@@ -296,7 +306,7 @@ function mountDecoding(root, app) {
         { class: "decode-part decode-inputs" },
         el("h4", {}, trace.read === "prompt" ? "The decoder reads the prompt and the answer so far" : "Decoder input"),
         tokenChips(read.inputs, prompt),
-        el("p", { class: "hint" }, now.number === 1 ? (trace.read === "prompt" ? "Before the first step there is only the prompt." : "It starts with the start token alone.") : "The tokens chosen so far are read again; with a cache only the newest one is computed."),
+        el("p", { class: "hint" }, now.number === 1 ? (trace.read === "prompt" ? "Before the first step there is only the prompt." : "Decoding begins with the start token.") : "The tokens so far. With a key-value cache only the newest one is computed."),
       ),
       drawSoftmax(trace, read, taken),
       drawTop(read, taken),
@@ -316,7 +326,7 @@ function mountDecoding(root, app) {
       trace.read === "source"
         ? tokenChips(trace.source, trace.source.length)
         : el("p", { class: "token-chips" }, picture && el("img", { src: picture, alt: words[trace.read], class: "decode-picture" }), el("span", { class: "token-chip" }, app.record?.input.name ?? words[trace.read])),
-      el("p", { class: "hint", "data-encoder": step ? "reused" : "runs" }, step ? "The encoder ran once, at step 1. Its output is read again." : "The encoder runs now, and never again: every step reads its output."),
+      el("p", { class: "hint", "data-encoder": step ? "reused" : "runs" }, step ? "The encoder ran once, at step 1; each step reads its output." : "The encoder runs once; each step reads its output."),
     );
   }
 
@@ -357,7 +367,7 @@ function mountDecoding(root, app) {
       const row = rows[index - first];
       const cells = columns.map((token) => {
         const word = (last ? words : row?.top)?.find((one) => one.token === token);
-        if (!word) return el("td", { class: "unknown", title: row ? "less likely than the tokens that are listed" : "computed, but never read" }, row ? "·" : "");
+        if (!word) return el("td", { class: "unknown", title: row ? "less likely than the tokens that are listed" : "computed but not used" }, row ? "·" : "");
         const style = last ? { background: rampCss(word.probability), color: inkCss(word.probability) } : {};
         return el("td", { style, "data-probability": word.probability.toFixed(6) }, percent(word.probability));
       });
@@ -368,7 +378,7 @@ function mountDecoding(root, app) {
       { class: "decode-part decode-softmax" },
       el("h4", {}, "Softmax"),
       el("div", { class: "table-scroll" }, el("table", { class: "softmax-table", "aria-label": "Softmax: a row for each token read, a column for each token of the vocabulary" }, el("thead", {}, head), body)),
-      el("p", { class: "hint" }, `${groupedCount(length)} ${length === 1 ? "row" : "rows"} × ${groupedCount(trace.vocab)} tokens of the vocabulary. ${length === 1 ? "This row" : "Only the last row"} is read: it says what follows “${readableToken(read.inputs[length - 1])}”.`),
+      el("p", { class: "hint" }, `${groupedCount(length)} ${length === 1 ? "row" : "rows"} × ${groupedCount(trace.vocab)} tokens of the vocabulary. ${length === 1 ? "This row" : "Only the last row"} is read: it predicts the token after “${readableToken(read.inputs[length - 1])}”.`),
     );
   }
 
@@ -403,8 +413,8 @@ function mountDecoding(root, app) {
       el("h4", {}, "Likeliest next tokens"),
       el("ol", { class: "top-words" }, ...bars.slice(0, read.top.length), rare.length > 0 && el("li", { class: "top-gap", "aria-hidden": "true" }, "⋮"), ...bars.slice(read.top.length)),
       el("p", { class: "hint" },
-        `All others together ${percent(Math.max(0, 1 - known))}. Entropy ${(read.entropy / Math.LN2).toFixed(1)} bits: as unsure as between ${Math.exp(read.entropy).toFixed(Math.exp(read.entropy) < 10 ? 1 : 0)} equally likely tokens.`,
-        sampled && " The thin bar and the second number are what the sample was drawn by, after temperature and top-k."),
+        `All other tokens: ${percent(Math.max(0, 1 - known))}. Entropy ${(read.entropy / Math.LN2).toFixed(1)} bits, as uncertain as a choice among ${Math.exp(read.entropy).toFixed(Math.exp(read.entropy) < 10 ? 1 : 0)} equally likely tokens.`,
+        sampled && " The thin bar and the second number are the probabilities after temperature and top-k, from which the sample was drawn."),
     );
   }
 
@@ -419,11 +429,11 @@ function mountDecoding(root, app) {
     const written = read.inputs.slice(prompt);
     const last = step === trace.steps.length - 1;
     const words =
-      !taken.length ? "No extension of this output is among the best: it is dropped."
+      !taken.length ? "No extension of this hypothesis is among the best, so it is dropped."
       : chosen === "greedy" ? "The likeliest token is appended."
       : chosen === "sample" ? "The token that was drawn is appended."
-      : taken.length === 1 ? "One extension of this output is among the best."
-      : `${taken.length} extensions of this output are among the best.`;
+      : taken.length === 1 ? "One extension of this hypothesis is among the best."
+      : `${taken.length} extensions of this hypothesis are among the best.`;
     return el(
       "div",
       { class: "decode-part decode-result" },

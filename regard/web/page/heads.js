@@ -178,7 +178,10 @@ function mountHeads(root, app) {
 function headCount(record) {
   const heads = record.layers.reduce((sum, layer) => sum + layer.heads, 0);
   const layers = record.layers.length;
-  return `${groupedCount(heads)} ${heads === 1 ? "head" : "heads"} in ${layers} ${layers === 1 ? "layer" : "layers"}`;
+  const count = `${groupedCount(heads)} ${heads === 1 ? "head" : "heads"} in ${layers} ${layers === 1 ? "layer" : "layers"}.`;
+  const label = record.layers.flatMap((layer) => layer.labels)[0];
+  if (!label) return count;
+  return `${count} A label gives the share of queries whose strongest weight is there: ${label.label} ${percent(label.share)}.`;
 }
 
 /**
@@ -242,7 +245,7 @@ function drawGroup(app, record, group, open, whenVisible, repaint) {
     const row = el(
       "div",
       { class: "head-row" },
-      el("h4", { class: "head-row-title", title: layer.title }, group.layers.length > 1 ? `Layer ${number + 1}` : "Heads"),
+      el("h4", { class: "head-row-title", title: `${layer.title} (${layer.name})` }, group.layers.length > 1 ? `Layer ${number + 1}` : "Heads"),
       heads,
     );
     const cells = Array.from({ length: layer.heads }, (_, head) => headButton(layer, head, open));
@@ -286,7 +289,7 @@ function drawGroup(app, record, group, open, whenVisible, repaint) {
   const extras = el("div", { class: "head-extras" });
   const oneShape = new Set(group.layers.map((layer) => `${layer.queries}/${layer.keys}`)).size === 1;
   if (group.layers.length > 1 && oneShape && isSmall(app, group.layers[0])) {
-    extras.append(button({ label: "Mean of all layers", onClick: () => open({ kind: "layers", group }) }));
+    extras.append(button({ label: "Layer mean", title: "The mean of all layers and heads", onClick: () => open({ kind: "layers", group }) }));
   }
   if (
     group.layers[0].kind !== "cross" &&
@@ -447,8 +450,8 @@ function drawDetail(root, app, record, opened, open, close) {
     }
     links.append(
       el("span", { class: "spacer" }),
-      button({ label: "Its numbers, step by step", kind: "quiet", onClick: () => app.open("steps", chosen) }),
-      button({ label: "What if it is switched off?", kind: "quiet", onClick: () => app.open("whatif", chosen) }),
+      button({ label: "Show the arithmetic", kind: "quiet", onClick: () => app.open("steps", chosen) }),
+      button({ label: "Switch it off", kind: "quiet", onClick: () => app.open("whatif", chosen) }),
     );
   }
 
@@ -472,6 +475,7 @@ function drawDetail(root, app, record, opened, open, close) {
         { class: "detail-heading" },
         el("h4", {}, "Matrix"),
         el("p", { class: "hint" }, `${groupedCount(rows)} queries × ${groupedCount(columns)} keys`),
+        opened.kind === "head" ? el("p", { class: "hint" }, watchName(opened)) : null,
       ),
     );
     const options = {
@@ -664,6 +668,12 @@ function defaultQuery(axis) {
   if (axis.kind !== "grid" || !axis.grid) return 0;
   const [rows, columns] = axis.grid;
   return axis.size - rows * columns + Math.floor(rows / 2) * columns + Math.floor(columns / 2);
+}
+
+/** How `regard.watch` names it: layers and heads are counted from 1 in the page, from 0 in Python. @param {Opened & {kind: "head"}} opened */
+function watchName({ layer, head }) {
+  const at = head === "mean" || layer.heads === 1 ? "" : `, head ${head}`;
+  return `In Python, which counts from 0: ${layer.name}${at}`;
 }
 
 /** @param {Opened} opened */

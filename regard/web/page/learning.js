@@ -25,10 +25,13 @@ import { mountPositions } from "./positions.js";
  */
 
 const SHOWN_ITEMS = 10; // tokens or classes of an answer that are listed
-const MAP_HEIGHT = 380; // pixels; a higher map scrolls
+const MAP_HEIGHT = 440; // pixels; a higher map scrolls
+const NARROW_MAP = 16; // columns that fit beside the loss; a wider map is below it
+const WIDE_MAP = 96; // columns; a map of more has the width of the page
+const SCROLLBAR = 16; // pixels
 const STEEP = 5; // a loss that falls to less than a fifth is flat on a linear axis
 const TOPICS = /** @type {const} */ ([
-  { value: "training", label: "While learning" },
+  { value: "training", label: "Training" },
   { value: "positions", label: "Positions" },
   { value: "cost", label: "Cost" },
 ]);
@@ -96,7 +99,8 @@ function mountTraining(root, app) {
   const facts = el("dl", { class: "facts" });
   const said = el("div", { class: "stack learned" });
   const maps = el("section", { class: "card learned-maps", "aria-label": "Attention at this step" });
-  const playCard = el("section", { class: "card stack", "aria-labelledby": "steps-heading" }, el("h3", { id: "steps-heading" }, "The same input, step by step"), playing.node, said, note);
+  const ownMap = el("div", {}); // a map that is narrow enough for the left column
+  const playCard = el("section", { class: "card stack learned-play", "aria-labelledby": "steps-heading" }, el("h3", { id: "steps-heading" }, "The same input at each checkpoint"), playing.node, said, ownMap, note);
   const chartCard = el("section", { class: "card stack", "aria-labelledby": "loss-heading" }, el("div", { class: "toolbar decode-head" }, el("h3", { id: "loss-heading" }, "Loss"), scale.node), chart.node, facts);
   const content = el("div", { class: "learning-grid" }, playCard, chartCard, maps);
   root.append(message, content);
@@ -152,7 +156,7 @@ function mountTraining(root, app) {
     setChildren(
       note,
       !kept.length
-        ? `${name} has no checkpoints, so only its final weights can be shown. They were deleted, or the run was imported. To keep them, train with `
+        ? `${name} has no checkpoints (they were deleted, or the run was imported), so only its final weights can be shown. To keep checkpoints, train with `
         : all
           ? `This run kept its weights every ${groupedCount(found.keep_every || found.save_every)} steps.`
           : `This run kept only the weights of ${kept.length === 1 ? "step" : "steps"} ${kept.join(", ")}. To keep more, train with `,
@@ -189,11 +193,12 @@ function mountTraining(root, app) {
     const number = (asked += 1);
     if (log) chart.update({ current: step ?? log.final?.step ?? null });
     if (!app.record || !app.input || !app.run) {
-      setChildren(said, placard({ title: "Nothing inspected yet", text: "Give the model an input above, and see its answer at each of these steps." }));
+      setChildren(said, placard({ title: "Nothing inspected yet", text: "Give the model an input above to see its answer at each checkpoint." }));
+      setChildren(ownMap);
       setChildren(maps);
       return;
     }
-    for (const part of [said, maps]) part.classList.add("waiting");
+    for (const part of [said, ownMap, maps]) part.classList.add("waiting");
     said.dataset.step = step === null ? "final" : String(step);
     try {
       let record = records.get(step);
@@ -207,9 +212,10 @@ function mountTraining(root, app) {
     } catch (error) {
       if (number !== asked) return;
       setChildren(said, placard({ kind: "error", title: "This step could not be shown", text: error instanceof Error ? error.message : String(error) }));
+      setChildren(ownMap);
       setChildren(maps);
     } finally {
-      if (number === asked) for (const part of [said, maps]) part.classList.remove("waiting");
+      if (number === asked) for (const part of [said, ownMap, maps]) part.classList.remove("waiting");
     }
   }
 
@@ -229,7 +235,11 @@ function mountTraining(root, app) {
         el("span", { class: "learned-item", "data-probability": item.probability === null ? null : item.probability.toFixed(6) }, el("bdi", {}, readableToken(item.text)), item.probability !== null && el("small", {}, percent(item.probability)))), hidden > 0 && el("span", { class: "learned-more" }, `and ${groupedCount(hidden)} more`)),
       loss && el("p", { class: "hint" }, `Validation loss ${fixedNumber(loss.loss, 3)} at this step.`),
     );
-    setChildren(maps, drawAlignment(record), drawHeads(record, step));
+    const columns = record.axes[record.alignment.columns];
+    const beside = columns !== undefined && (columns.kind === "grid" || columns.size <= NARROW_MAP);
+    content.classList.toggle("beside", beside);
+    setChildren(ownMap, beside && drawAlignment(record));
+    setChildren(maps, !beside && drawAlignment(record), drawHeads(record, step));
   }
 
   /**
@@ -251,13 +261,17 @@ function mountTraining(root, app) {
     if (columns.kind === "grid" && columns.grid) return drawOverlay(record, values, rows.size, columns);
     const map = heatmap({ title: "Attention at this step", rowLabels: names(rows), columnLabels: names(columns), values, max: scaleOf(record), rowName: "answer", columnName: "input", maxHeight: MAP_HEIGHT });
     stopMap = map.destroy;
-    const more = rows.size > SHOWN_ITEMS ? ` The map has ${groupedCount(rows.size)} rows; scroll in it to see those below.` : "";
+    const about = el("p", { class: "hint" }, "The colour scale is the same at every step.");
+    requestAnimationFrame(() => requestAnimationFrame(() => { // when the map has its size
+      const scroller = map.node.querySelector(".heatmap-scroll");
+      if (scroller && scroller.scrollHeight > scroller.clientHeight + SCROLLBAR) about.append(` The map has ${groupedCount(rows.size)} rows; scroll in it to see those below.`);
+    }));
     return el(
       "figure",
-      { class: "learned-map" },
+      { class: columns.size > WIDE_MAP ? "learned-map wide" : "learned-map" },
       el("figcaption", {}, record.alignment.title || "Attention of the answer"),
       map.node,
-      el("p", { class: "hint" }, `Colours mean the same at every step.${more}`),
+      about,
     );
   }
 
@@ -292,7 +306,7 @@ function mountTraining(root, app) {
       { class: "learned-map" },
       el("figcaption", {}, record.alignment.title || "Attention of the answer"),
       el("div", { class: "learned-overlay" }, record.input.picture && el("img", { src: record.input.picture, alt: "The image" }), canvas),
-      el("p", { class: "hint" }, `Colours mean the same at every step. Strongest place ${percent(largest(mean))}, the mean of all places ${percent(mean.reduce((sum, weight) => sum + weight, 0) / mean.length)}.`),
+      el("p", { class: "hint" }, `The colour scale is the same at every step. Strongest place ${percent(largest(mean))}, the mean of all places ${percent(mean.reduce((sum, weight) => sum + weight, 0) / mean.length)}.`),
     );
   }
 

@@ -6,7 +6,7 @@
 import { button, choice, placard, segmented, slider, toggle } from "./parts/controls.js";
 import { el, eachFrame, readableToken, setChildren, shorten } from "./parts/dom.js";
 import { matrixView } from "./parts/matrix.js";
-import { mathBlock, mathElement, mfrac, mi, mn, mo, mrow, msub, msup, mtext } from "./parts/mathml.js";
+import { mathBlock, mathElement, mfrac, mi, mn, mo, mrow, msqrt, msub, msup, mtext } from "./parts/mathml.js";
 import { fixedNumber, groupedCount, matrixRow, strongest } from "./parts/numbers.js";
 import { attentionStages, mayAttend, ownSwitches, pickCells, unpackSteps } from "./steps_math.js";
 
@@ -26,7 +26,7 @@ const HALF_WIDTH = new Set(["scores", "scaled", "mask", "weights"]); // on a wid
 
 /** How many numbers of a vector are shown before "…", in a page of this many pixels: alone, or beside one or two other matrices. */
 const shownNumbers = (/** @type {number} */ room) =>
-  room >= 1000 ? { alone: 13, beside: 5, three: 3 } : room >= 640 ? { alone: 8, beside: 4, three: 3 } : { alone: 4, beside: 3, three: 4 };
+  room >= 1200 ? { alone: 13, beside: 5, three: 3 } : room >= 1000 ? { alone: 12, beside: 4, three: 3 } : room >= 640 ? { alone: 8, beside: 4, three: 3 } : { alone: 4, beside: 3, three: 4 };
 
 /** @type {import("./types.js").View} */
 export const STEPS_VIEW = {
@@ -84,7 +84,7 @@ function mountSteps(root, app) {
   } });
   const headChoice = choice({ label: "Head", options: [], value: "", onChange: (value) => app.select({ head: Number(value) }) });
   const queryChoice = choice({ label: "Query", options: [], value: "", onChange: (value) => chooseQuery(Number(value)) });
-  const through = button({ label: "Run the six words through this model", onClick: readSixWords });
+  const through = button({ label: "Run these six words through the model", onClick: readSixWords });
   const chooser = el("div", { class: "toolbar steps-chooser" }, which.node, layerChoice.node, headChoice.node, queryChoice.node, through);
 
   // ---- switches
@@ -92,7 +92,7 @@ function mountSteps(root, app) {
   const scaleSwitch = toggle({ label: "Scale", value: true, hint: "÷ √d", onChange: (on) => change({ scaled: on }) });
   const maskSwitch = toggle({ label: "Mask", hint: "hide later tokens", onChange: (on) => change({ masked: on }) });
   const positionSwitch = toggle({ label: "Positions", value: true, hint: "add position vectors", onChange: (on) => askFor({ positions: on }) });
-  const shuffleSwitch = toggle({ label: "Shuffle", hint: "change the order of the words", onChange: (on) => askFor({ seed: on ? 1 : null }) });
+  const shuffleSwitch = toggle({ label: "Shuffle", hint: "reorder the words", onChange: (on) => askFor({ seed: on ? 1 : null }) });
   const again = button({ label: "Another order", kind: "quiet", onClick: () => askFor({ seed: (seed ?? 0) + 1 }) });
   const temperature = slider({
     label: "Temperature",
@@ -245,7 +245,7 @@ function mountSteps(root, app) {
     const maskable = steps.mask !== null || steps.same_tokens;
     setSwitch(maskSwitch, switches.masked && maskable, maskable, steps.mask && !steps.same_tokens ? "hidden keys" : "hide later tokens");
     setSwitch(positionSwitch, positions && steps.has_positions, steps.has_positions, steps.has_positions ? "add position vectors" : "this model has none");
-    setSwitch(shuffleSwitch, seed !== null, text, text ? "change the order of the words" : "only of text");
+    setSwitch(shuffleSwitch, seed !== null, text, text ? "reorder the words" : "for text only");
     again.hidden = seed === null || app.embedded;
     reset.hidden = !changedFrom(steps).any;
   }
@@ -262,7 +262,7 @@ function mountSteps(root, app) {
     if (!steps) {
       setChildren(formula);
       setChildren(notes);
-      setChildren(list, stop && el("li", {}, placard({ title: emptyReason(), text: "Until then, the six words show every step." })));
+      setChildren(list, stop && el("li", {}, placard({ title: emptyReason(), text: "Meanwhile the example of six words shows every step." })));
       return;
     }
     const active = document.activeElement;
@@ -272,7 +272,7 @@ function mountSteps(root, app) {
     setChildren(formula, formulaMath(steps, switches));
     setChildren(list, ...stagesOf(steps, row).map((stage, index, all) => stageItem(stage, index, inPair(all, index))));
     highlightRead();
-    notes.textContent = [...steps.notes, steps.keys.length > SHOWN_KEYS ? `Of ${groupedCount(steps.keys.length)} keys the ${SHOWN_KEYS} with the most weight are shown; all are computed.` : ""].filter(Boolean).join(" ");
+    notes.textContent = [...steps.notes, steps.keys.length > SHOWN_KEYS ? `Only the ${SHOWN_KEYS} keys with the largest weights are shown, of ${groupedCount(steps.keys.length)}; all take part in the computation.` : ""].filter(Boolean).join(" ");
     if (focused && document.activeElement === document.body) {
       const control = matrix ? `[data-matrix="${matrix}"] .stage-more` : 'button[aria-pressed="true"]';
       const target = list.querySelector(`[data-stage="${focused}"] ${control}`);
@@ -282,7 +282,7 @@ function mountSteps(root, app) {
 
   function emptyReason() {
     if (app.run && !app.run.has_attention) return `${app.run.name} has no attention, so there are no steps to show.`;
-    return app.record ? "This input went through no attention." : "Give an input above, and its own numbers appear here.";
+    return app.record ? "No attention was computed for this input." : "Give an input above, and its own numbers appear here.";
   }
 
   /** @param {Steps} now */
@@ -372,7 +372,7 @@ function mountSteps(root, app) {
         id: "bias",
         term: "bias",
         title: "Plus the position bias",
-        text: "The model adds a number that depends on how far query and key are apart.",
+        text: "The model adds a number that depends on the distance between query and key.",
         body: [pairs("bias", now.bias, 2), pairs("sum", stage.biased, 2)],
         worked: `${name.query} → ${name.key}: ${fixedNumber(stage.scaled.values[at])} + ${fixedNumber(now.bias.values[at])} = ${fixedNumber(stage.biased.values[at])}`,
         changed: changed.scaled,
@@ -385,7 +385,7 @@ function mountSteps(root, app) {
         title: switches.masked ? "Masked" : "No mask",
         text: switches.masked
           ? "Keys that the query must not see get −∞; the softmax turns it into a weight of exactly 0."
-          : `Every query may look at every key. With the mask on, ${now.same_tokens ? "later tokens get −∞, as in a decoder" : "the hidden keys get −∞"}.`,
+          : `Every query may attend to every key, so the scores stay as they are. With the mask on, ${now.same_tokens ? "later tokens get −∞, as in a decoder" : "the hidden keys get −∞"}.`,
         body: [pairs("masked", stage.masked, 2)],
         changed: changed.masked,
       });
@@ -394,7 +394,7 @@ function mountSteps(root, app) {
       id: "weights",
       term: "softmax",
       title: "Softmax: the attention weights",
-      text: `Exponentials, each divided by the sum of its row: every row adds up to 1.${switches.temperature === 1 ? "" : ` First everything is divided by the temperature ${switches.temperature.toFixed(2)}: above 1 the weights become more equal, below 1 more peaked.`}`,
+      text: `The exponential of each score, divided by the sum over its row: every row adds up to 1.${switches.temperature === 1 ? "" : ` The scores are divided by the temperature ${switches.temperature.toFixed(2)} first: above 1 the weights become more even, below 1 more peaked.`}`,
       body: [pairs("weights", stage.weights, 3)],
       worked: `Row ${name.query}: ${keys.map((key) => fixedNumber(weightsOfRow[key], 3)).join(" + ")}${keys.length < now.keys.length ? " + …" : ""} = ${fixedNumber(weightsOfRow.reduce((sum, weight) => sum + weight, 0), 3)}`,
       changed: changed.weights,
@@ -403,7 +403,7 @@ function mountSteps(root, app) {
       id: "output",
       term: "v",
       title: "The weighted sum of the values",
-      text: `Each value times its weight, added up. This is the output of the head for ${name.query}.`,
+      text: `Each value times its weight, summed: the output of the head for ${name.query}.`,
       body: [contributions(now, weightsOfRow, keys, matrixRow(/** @type {any} */ (stage.output.values), row, now.v.columns), shown.beside), byQuery("output", stage.output, 3)],
       changed: changed.weights,
     });
@@ -463,7 +463,7 @@ function mountSteps(root, app) {
     const picked = pickCells(matrix, rows, keys);
     const hide = switches.masked && (title === "masked" || title === "weights");
     const view = matrixView({
-      title: MATRIX_TITLES[title] ?? title, values: /** @type {any} */ (picked.values), rows: rows.length, columns: keys.length, rowLabels: rows.map((one) => shorten(now.queries[one], 14)),
+      title: title === "masked" && !switches.masked ? "scores, unchanged" : MATRIX_TITLES[title] ?? title, values: /** @type {any} */ (picked.values), rows: rows.length, columns: keys.length, rowLabels: rows.map((one) => shorten(now.queries[one], 14)),
       columnLabels: keys.map((one) => shorten(now.keys[one], 10)), row: rows.indexOf(row), digits, max: title === "weights" ? 1 : undefined,
       masked: hide ? (i, j) => !mayAttend(now, rows[i], keys[j]) : undefined, onRow: (one) => chooseQuery(now.query_positions[rows[one]]),
     });
@@ -573,7 +573,7 @@ function formulaMath(now, switches) {
   else if (now.formula === "squared") inside = mrow(mo("−"), msup(mrow(mo("("), q, mo("−"), term("k", mi("K")), mo(")")), mn(2)));
   else if (now.formula === "absolute") inside = mrow(mo("−"), mo("|"), q, mo("−"), term("k", mi("K")), mo("|"));
   else if (now.formula === "cosine") inside = mrow(...(switches.scaled ? [term("scale", mi("τ"), mo("·"))] : []), mtext("cos"), mo("("), q, mo(","), term("k", mi("K")), mo(")"));
-  else if (hasScale(now) && switches.scaled) inside = mfrac(mrow(q, k), term("scale", mo("√"), msub(mi("d"), mi("k"))));
+  else if (hasScale(now) && switches.scaled) inside = mfrac(mrow(q, k), term("scale", msqrt(msub(mi("d"), mi("k")))));
   else inside = mrow(q, k);
   const parts = [inside];
   if (now.bias) parts.push(mo("+"), term("bias", mi("B")));
@@ -605,7 +605,7 @@ function inputText(now, lecture, positions, dims) {
   const memory = now.memory && now.memory.columns !== now.x?.columns ? ` in x and of ${groupedCount(now.memory.columns)} in the memory` : "";
   if (now.memory) return `Queries are computed from x, keys and values from the memory, the output of the encoder. Each row is ${dims}${memory}.`;
   const place = positions ? "an embedding plus a position" : "an embedding without a position";
-  if (lecture) return `Each word is ${dims}: ${place}. ${positions ? "Both CATs have the same embedding at different positions, so their rows differ." : "Without positions both CATs are the same vector."}`;
+  if (lecture) return `Each word is ${dims}: ${place}. ${positions ? "The two CATs have the same embedding but different positions, so their rows differ." : "Without positions the two CATs are the same vector."}`;
   return positions ? `Each row is one token as it enters this layer, ${dims}.` : `Each row is one token as it enters this layer, ${dims}, computed without any position.`;
 }
 
@@ -614,7 +614,7 @@ function inputText(now, lecture, positions, dims) {
  * @param {boolean} lecture
  */
 function projectionText(now, lecture) {
-  if (lecture) return "In this first example Q, K and V are the input itself: nothing is learned yet, and attention needs no parameters.";
+  if (lecture) return "In this example Q, K and V are the input itself: attention needs no parameters, and nothing is learned yet.";
   if (now.formula === "additive") return "The query is computed from the state of the decoder (q = W s), a key from each source state (k = U h); the values are the source states themselves.";
   if (now.formula === "general" || now.formula === "location" || now.formula === "uniform") return "The query is the state of the decoder; keys and values are the source states.";
   if (now.formula === "cosine") return "Learned matrices make a query, a key and a value of each token; here q and k are divided by their length, so only their direction counts.";
@@ -634,7 +634,7 @@ function scoreTitle(now) {
 
 /** @param {Steps} now */
 function scoreText(now) {
-  if (now.formula === "dot" || now.formula === "general") return "Multiply query and key number by number and add up. A large sum means: this key has what the query looks for.";
+  if (now.formula === "dot" || now.formula === "general") return "Multiply query and key number by number and add up. A large sum means that this key has what the query is looking for.";
   if (now.formula === "cosine") return "Multiply the two directions number by number and add up: 1 for the same direction, −1 for the opposite one.";
   if (now.formula === "additive") return "Add query and key, squeeze every number between −1 and 1 with tanh, and weigh them with a learned vector.";
   if (now.formula === "location") return "This score does not look at the keys at all: the state alone decides which position to read.";
@@ -650,7 +650,7 @@ function scoreText(now) {
 function scaleText(now, scaled, d) {
   if (now.formula === "cosine") return scaled ? "A cosine is at most 1, too small for a peaked softmax; a learned factor scales it up." : "Switched off: cosines between −1 and 1 give nearly equal weights.";
   if (!scaled) return `Switched off: sums of ${d} products are large, and the softmax gives nearly all weight to one key.`;
-  return `A sum of ${d} products grows with d. Divided by √${d} = ${fixedNumber(Math.sqrt(d))} it stays in a range where the softmax is not saturated.`;
+  return `A sum of ${d} products grows with d. Divided by √${d} = ${fixedNumber(Math.sqrt(d))}, it stays in a range where the softmax does not saturate.`;
 }
 
 /**

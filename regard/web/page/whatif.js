@@ -4,6 +4,7 @@
  */
 
 import { button, placard, segmented } from "./parts/controls.js";
+import { inkCss, legend, rampCss } from "./parts/colour.js";
 import { el, readableToken, setChildren, shorten } from "./parts/dom.js";
 import { fixedNumber, percent } from "./parts/numbers.js";
 
@@ -17,17 +18,18 @@ import { fixedNumber, percent } from "./parts/numbers.js";
 /** @typedef {"drop" | "layer" | "head"} RankKey */
 
 const RANKED_ROWS = 12; // of the table, before "show all"
+const MEASURED_AT_ONCE = 3e10; // multiplications of all passes, about a second: the heads of a larger model are measured on request
 
 /** @type {import("./types.js").View} */
 export const WHATIF_VIEW = {
   id: "whatif",
   title: "What if",
-  subtitle: "Attention weights do not prove cause. Switch off a head, a layer or a word, and the model answers again.",
+  subtitle: "A weight does not show what the answer depends on. Switch off a head, a layer or a word, and the model answers again.",
   needsRecord: true,
   unavailable(run, record) {
     if (!run.has_attention) return `${run.name} has no attention to switch off.`;
-    if (record && !record.layers.length) return "This input went through no attention.";
-    if (record && !record.answer.items.length) return "This model gives no answer of its own, so there is none to lose.";
+    if (record && !record.layers.length) return "No attention was computed for this input.";
+    if (record && !record.answer.items.length) return "This model gives no answer, so there is nothing to compare.";
     return "";
   },
   mount: mountWhatIf,
@@ -63,6 +65,8 @@ function mountWhatIf(root, app) {
   const result = el("section", { class: "card whatif-result", "aria-labelledby": "whatif-result-title" });
   const table = el("section", { class: "card whatif-ranking", "aria-labelledby": "whatif-ranking-title" });
   root.append(el("div", { class: "whatif-grid" }, result, board, table));
+
+  app.on("theme", () => root.offsetParent && draw());
 
   const isOff = () => heads.size + layers.size + words.size > 0;
 
@@ -128,16 +132,27 @@ function mountWhatIf(root, app) {
 
   /** @param {AttentionRecord} record */
   function drawBoard(record) {
+    /** @type {Map<string, number>} */
+    const drops = new Map(); // of each switch that is shown
+    for (const loss of ranking?.heads ?? []) drops.set(`${loss.layer},${loss.head}`, loss.drop);
+    for (const loss of ranking?.layers ?? []) if (record.layers[loss.layer].heads === 1) drops.set(String(loss.layer), loss.drop);
+    const most = Math.max(...drops.values(), 1e-9);
     const rows = record.layers.map((layer, index) => {
       const off = layers.has(index);
       const cells = Array.from({ length: layer.heads }, (_, head) => {
         const key = `${index},${head}`;
+        const only = layer.heads === 1; // then its switch is that of the layer
         const gone = off || heads.has(key);
+        const drop = drops.get(only ? String(index) : key);
+        const share = drop === undefined || gone ? null : Math.max(drop, 0) / most;
+        const loses = drop === undefined ? "" : `, drop ${fixedNumber(drop, 2)} nats`;
         return el(
           "button",
           {
-            type: "button", class: "head-switch", "aria-pressed": String(gone), disabled: off, "data-layer": index, "data-head": head,
-            "aria-label": `${layer.title}, head ${head + 1}: ${gone ? "off" : "on"}`, title: `${layer.title}, head ${head + 1}`, on: { click: () => flip(heads, key) },
+            type: "button", class: "head-switch", "aria-pressed": String(gone), disabled: off && !only, "data-layer": index, "data-head": head,
+            style: share === null ? {} : { background: rampCss(share), color: inkCss(share) },
+            "aria-label": `${layer.title}, head ${head + 1}: ${gone ? "off" : "on"}${loses}`, title: `${layer.title}, head ${head + 1}${loses}\n(${layer.name}, head ${head} in Python)`,
+            on: { click: () => (only ? flip(layers, index) : flip(heads, key)) },
           },
           String(head + 1),
         );
@@ -147,7 +162,7 @@ function mountWhatIf(root, app) {
         { type: "button", class: "layer-switch", "aria-pressed": String(off), "data-layer": index, "aria-label": `All of ${layer.title}: ${off ? "off" : "on"}`, on: { click: () => flip(layers, index) } },
         layer.title,
       );
-      return el("div", { class: "board-row" }, whole, layer.heads > 1 ? el("div", { class: "board-heads" }, ...cells) : null);
+      return el("div", { class: "board-row" }, whole, el("div", { class: "board-heads" }, ...cells));
     });
     const name = sourceAxisName(record);
     const axis = name ? record.axes[name] : null;
@@ -164,11 +179,12 @@ function mountWhatIf(root, app) {
     setChildren(
       board,
       el("div", { class: "whatif-title" }, el("h3", { id: "whatif-board-title", tabindex: "-1" }, "Switch off"), isOff() ? button({ label: "Reset", kind: "quiet", onClick: resetAll }) : null),
-      app.embedded ? el("p", { class: "hint" }, `This saved page holds the answers without one head, layer or word. For several at once: regard serve ${record.run}`) : null,
-      chips.length ? el("div", { class: "board-words" }, el("p", { class: "control-label" }, "Words of the input"), el("div", { class: "board-chips" }, ...chips), el("p", { class: "hint" }, "A word is left out of the sentence, so later words move up.")) : null,
+      app.embedded ? el("p", { class: "hint" }, `This saved page holds the answers without one head, one layer or one word. To switch off several at once: regard serve ${record.run}`) : null,
+      chips.length ? el("div", { class: "board-words" }, el("p", { class: "control-label" }, "Words of the input"), el("div", { class: "board-chips" }, ...chips), el("p", { class: "hint" }, "A word is removed from the sentence; the words after it move up.")) : null,
       el("p", { class: "control-label" }, "Layers and their heads"),
-      el("p", { class: "hint board-hint" }, "The name of a layer switches off all its heads."),
+      el("p", { class: "hint board-hint" }, "A layer’s name switches off all its heads."),
       el("div", { class: "board-rows" }, ...rows),
+      drops.size ? legend({ title: "drop without the head", high: `${fixedNumber(most, 2)} nats` }) : null,
     );
   }
 
@@ -188,14 +204,14 @@ function mountWhatIf(root, app) {
       el("dd", { class: "answer-before" }, ...markedWords(wordsOf(before.text), marks?.before)),
       el("dt", {}, "After"),
       unchanged
-        ? el("dd", { class: "answer-after answer-waiting" }, waits ? "The model answers again …" : "Switch something off.")
+        ? el("dd", { class: "answer-after answer-waiting" }, waits ? "The model answers again …" : `Switch off ${sourceAxisName(record) ? "a word or a head" : "a head"} to see what changes.`)
         : el("dd", { class: "answer-after" }, ...markedWords(wordsOf(after.text), marks?.after), sameText(before.text, after.text) ? el("span", { class: "same" }, "the same") : null),
     );
     setChildren(
       result,
       heading,
       lines,
-      problem ? placard({ kind: "error", title: "That could not be tried", text: problem }) : null,
+      problem ? placard({ kind: "error", title: "The model could not answer again", text: problem }) : null,
       found ? verdict(found, before) : null,
       probabilityTable(before, found),
     );
@@ -208,18 +224,18 @@ function mountWhatIf(root, app) {
   function drawRanking(record) {
     const heading = el("h3", { id: "whatif-ranking-title", tabindex: "-1" }, "Which heads matter most?");
     if (!ranking) {
-      const text = "Each head is switched off alone, and the first answer is scored again without it.";
+      const text = `Each head, and each layer, is switched off on its own and the first answer is scored again: ${passes(record)} passes through the model, for at most 20 seconds.`;
       setChildren(
         table,
         heading,
         el("p", { class: "hint" }, text),
         rankProblem ? placard({ kind: "error", title: "The heads could not be measured", text: rankProblem }) : null,
-        ranks ? el("p", { class: "ranking-waiting", role: "status" }, "Measuring one head after another …") : button({ label: "Measure every head", kind: "primary", onClick: rank }),
+        ranks ? el("p", { class: "ranking-waiting", role: "status" }, "Measuring each head …") : button({ label: "Measure every head", kind: "primary", onClick: rank }),
       );
       return;
     }
     const kinds = segmented({
-      label: "Switch off one of the",
+      label: "Switch off one at a time",
       options: [{ value: "heads", label: "heads" }, { value: "layers", label: "layers" }],
       value: rankedBy,
       onChange: (value) => {
@@ -246,14 +262,14 @@ function mountWhatIf(root, app) {
         el(
           "table",
           { class: "ranking-table" },
-          el("caption", { class: "visually-hidden" }, "What the answer loses without each, in nats of log-probability"),
-          el("thead", {}, el("tr", {}, sorter("layer", "Layer"), rankedBy === "heads" ? sorter("head", "Head") : null, sorter("drop", "Loss in nats"), el("th", { scope: "col" }, "New answer"), el("th", { scope: "col" }, el("span", { class: "visually-hidden" }, "Switch")))),
+          el("caption", { class: "visually-hidden" }, "The drop in the log-probability of the answer without each, in nats"),
+          el("thead", {}, el("tr", {}, sorter("layer", "Layer"), rankedBy === "heads" ? sorter("head", "Head") : null, sorter("drop", "Drop in nats"), el("th", { scope: "col", class: "says" }, "New answer"), el("th", { scope: "col" }, el("span", { class: "visually-hidden" }, "Switch")))),
           el("tbody", {}, ...rows),
         ),
       ),
       losses.length > RANKED_ROWS ? more : null,
-      el("p", { class: "hint" }, "The loss of log-probability of the first answer when only this is off: 0.7 nats halve its probability. Below 0 the answer gets more probable. A new answer is decoded for the largest losses only."),
-      measured < ranking.total ? el("p", { class: "hint" }, `Time allowed ${measured} of ${ranking.total} measurements.`) : null,
+      el("p", { class: "hint" }, "The drop in the log-probability of the first answer when only this is switched off. A drop of 0.7 nats halves its probability; below 0 the answer becomes more probable. The model answers again only for the largest drops."),
+      measured < ranking.total ? el("p", { class: "hint" }, `${measured} of ${ranking.total} were measured within the time limit.`) : null,
     );
   }
 
@@ -267,16 +283,16 @@ function mountWhatIf(root, app) {
     const off = layers.has(loss.layer) || (loss.head !== null && heads.has(`${loss.layer},${loss.head}`));
     const toggleIt = () => (loss.head === null ? flip(layers, loss.layer) : flip(heads, `${loss.layer},${loss.head}`));
     const bar = el("span", { class: `loss-bar${loss.drop < 0 ? " gain" : ""}`, style: { "--share": `${(100 * Math.abs(loss.drop)) / most}%` }, "aria-hidden": "true" });
-    const says = loss.answer === null ? el("td", { class: "unknown same" }, "–") : loss.answer_changes ? el("td", { class: "then" }, loss.answer ? readableToken(shorten(loss.answer, 60)) : "(nothing)") : el("td", { class: "same" }, "the same");
+    const says = loss.answer === null ? el("td", { class: "says unknown same" }, "–") : loss.answer_changes ? el("td", { class: "says then" }, loss.answer ? readableToken(shorten(loss.answer, 60)) : "(nothing)") : el("td", { class: "says same" }, "the same");
     const label = loss.head === null ? title : `${title}, head ${loss.head + 1}`;
     return el(
       "tr",
       { "data-layer": loss.layer, "data-head": loss.head, "data-drop": loss.drop },
-      el("th", { scope: "row" }, title),
+      el("th", { scope: "row", title: record.layers[loss.layer].name }, title),
       loss.head === null ? null : el("td", { class: "number" }, String(loss.head + 1)),
       el("td", { class: "loss" }, el("span", {}, fixedNumber(loss.drop, 2)), bar),
       says,
-      el("td", {}, el("button", { type: "button", class: "button button-quiet", "aria-pressed": String(off), "aria-label": `${off ? "Switch on" : "Switch off"}: ${label}`, on: { click: toggleIt } }, off ? "off" : "switch off")),
+      el("td", {}, el("button", { type: "button", class: "button button-quiet", "aria-pressed": String(off), "aria-label": `${off ? "Switch on" : "Switch off"}: ${label}`, on: { click: toggleIt } }, off ? "switch on" : "switch off")),
     );
   }
 
@@ -311,7 +327,7 @@ function mountWhatIf(root, app) {
         rankedBy = "heads";
         asked += 1;
         waits = false;
-        if (app.embedded) rank(); // the saved page may hold it
+        if (app.embedded || (shown && app.run && passes(shown) * app.run.parameters * longestAxis(shown) < MEASURED_AT_ONCE)) rank(); // a saved page may hold it
       }
       if (head) {
         heads.clear();
@@ -325,6 +341,12 @@ function mountWhatIf(root, app) {
     },
   };
 }
+
+/** How many passes through the model the ranking takes: one for each layer, and for each of several heads. @param {AttentionRecord} record */
+const passes = (record) => record.layers.reduce((sum, layer) => sum + 1 + (layer.heads > 1 ? layer.heads : 0), 0);
+
+/** @param {AttentionRecord} record */
+const longestAxis = (record) => Math.max(...Object.values(record.axes).map((axis) => axis.size), 1);
 
 /**
  * How much more or less probable the first answer is.
@@ -372,14 +394,14 @@ function probabilityTable(before, found) {
       el("th", { scope: "row" }, readableToken(item.text)),
       el("td", { class: "number", "data-value": String(first) }, percent(first)),
       el("td", { class: "probability-bars", "aria-hidden": "true" }, el("span", { class: "bar-before", style: { width: `${100 * (first || 0)}%` } }), found ? el("span", { class: "bar-after", style: { width: `${100 * then}%` } }) : null),
-      el("td", { class: "number", "data-value": found ? String(then) : null }, found ? percent(then) : "–"),
+      found ? el("td", { class: "number", "data-value": String(then) }, percent(then)) : null,
     );
   });
   const table = el(
     "table",
     { class: "probability-table" },
     el("caption", { class: "visually-hidden" }, "Probability of each part of the first answer, before and after"),
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, before.kind === "class" ? "Class" : "First answer"), el("th", { scope: "col" }, "Before"), el("td", { class: "probability-bars" }), el("th", { scope: "col" }, "After"))),
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, before.kind === "class" ? "Class" : "First answer"), el("th", { scope: "col" }, found ? "Before" : "Probability"), el("td", { class: "probability-bars" }), found ? el("th", { scope: "col" }, "After") : null)),
     el("tbody", {}, ...rows),
   );
   return el("div", { class: "probability-scroll", tabindex: rows.length > 12 ? 0 : null }, table);

@@ -23,6 +23,7 @@ import { eachFrame, el, setChildren, svg, uniqueId } from "./dom.js";
  * @property {(x: number) => void} [onPick]
  */
 
+const LOG_MARGIN = 0.06; // of the height, below the lowest point of a logarithmic axis
 const CHART_MARGIN = { top: 28, right: 16, bottom: 40, left: 56 };
 
 /**
@@ -67,6 +68,7 @@ export function lineChart(initial) {
     const bounds = (/** @type {0 | 1} */ axis, /** @type {boolean | undefined} */ log) => {
       const values = points.map((point) => point[axis]);
       const [low, high] = values.length ? [Math.min(...values), Math.max(...values)] : [log ? 1 : 0, log ? 10 : 1];
+      if (log && axis === 1 && high > low) return [low / (high / low) ** LOG_MARGIN, high]; // no line lies on the axis
       if (log) return [low, high > low ? high : low * 10];
       const base = axis === 1 && low > 0 && low < 0.5 * high ? 0 : low;
       return [base, high > base ? high : base + 1];
