@@ -5,6 +5,7 @@
     curves.png    the loss of regard and of the textbook, from the same initial weights
     generate.png  GPT-2 generation compared with the peers
     lengths.png   BLEU by length of the sentence, from `regard compare … --by length --out benchmarks/results/lengths-NAME.json`
+    learning.png  how the translator that ships with regard learned, from its log
 
 regard is in colour, peers are grey; whiskers show the range of all repeats.
 """
@@ -25,6 +26,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
+from regard.run_folder import RunFolder
+from regard.shipped import shipped_models
 from regard.view.compare import Bucket, Comparison
 from regard.view.compare import draw as draw_comparison
 
@@ -359,6 +362,31 @@ def lengths(found: dict[str, Any]) -> Figure | None:
     return figure
 
 
+def learning(found: dict[str, Any]) -> Figure | None:
+    """Training and validation loss of the shipped translator, and its learning rate."""
+    log = shipped_models().get("en-it")
+    if log is None:
+        return None
+    lines = [json.loads(line) for line in RunFolder(log).log.read_text(encoding="utf-8").splitlines()]
+    figure, (above, below) = plt.subplots(2, figsize=(WIDTH, 4.6), height_ratios=[3, 1.2], sharex=True, layout="constrained")
+    for key, label, how in (("loss", "training, with dropout", {"color": PALE}),
+                            ("valid_loss", "validation", {"color": ACCENT, "marker": "o"})):  # fmt: skip
+        points = [(line["step"], line[key]) for line in lines if key in line]
+        above.plot(*zip(*points, strict=True), label=label, **how)
+    below.plot(*zip(*((line["step"], line["lr"]) for line in lines if "lr" in line), strict=True), color=INK, linewidth=1)
+    above.set_title("en-it: nats per token, lower is better")
+    above.set_yscale("log")
+    above.set_yticks(ticks := [1, 1.5, 2, 3, 5, 8], [f"{tick:g}" for tick in ticks], minor=False)
+    above.minorticks_off()
+    above.legend(loc="upper right")
+    above.set_ylabel("nats a token")
+    below.set_ylabel("learning rate")
+    below.set_xlabel("step")
+    for panel in (above, below):
+        panel.grid(color="#e6e6e6", linewidth=0.8)
+    return figure
+
+
 def read(folder: Path) -> dict[str, Any]:
     """The results saved so far."""
     return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
@@ -372,7 +400,7 @@ def main() -> None:
     asked = options.parse_args()
     found = read(asked.results)
     plt.rcParams.update(STYLE)
-    for draw in (speed, scale, curves, generate, lengths):
+    for draw in (speed, scale, curves, generate, lengths, learning):
         figure = draw(found)
         if figure is None:
             print(f"nothing to draw for {draw.__name__}.png yet")

@@ -25,6 +25,7 @@ from pathlib import Path
 from regard.config import nearest
 from regard.data.files import new_file_mode, write_atomic
 from regard.data.json_files import load_json
+from regard.shipped import find_run, require_writable, shipped_models
 
 __all__ = ["FORMAT", "Checkpoint", "RunFolder"]
 
@@ -60,6 +61,11 @@ class RunFolder:
         self.part_checkpoint = Checkpoint(self.checkpoints / ".part")  # one that is being written
         self.new_tokenizer = self.path / ".tokenizer.part"  # until the data is known to be usable
         self.beginning = self.path / ".fresh"
+
+    @classmethod
+    def find(cls, name: str | Path) -> "RunFolder":
+        """A run that is read: that of a folder, or a model that ships with the package, by its name."""
+        return cls(find_run(name))
 
     @property
     def started(self) -> bool:
@@ -114,8 +120,9 @@ class RunFolder:
 
     @property
     def neighbours(self) -> list[str]:
-        """Names of the run folders beside this one."""
-        return [file.parent.name for file in self.path.parent.glob(f"*/{self.run.name}")]
+        """Names of the run folders beside this one; for a bare name also of the models that ship with the package."""
+        here = [file.parent.name for file in self.path.parent.glob(f"*/{self.run.name}")]
+        return [*here, *shipped_models()] if self.path.parent == Path() else here
 
     def write_description(self, family: str, config: Mapping[str, object], version: str) -> None:
         """Write config.json."""
@@ -202,6 +209,7 @@ class RunFolder:
 
         With `fresh` its run is about to be replaced by a new one.
         """
+        require_writable(self.path)
         self.created = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
         self._refuse_links()

@@ -131,10 +131,13 @@ def test_data_sets_are_found_by_their_folders(monkeypatch, tmp_path):
 
 
 def test_a_wrong_attention_or_a_model_that_does_not_learn_fails():
-    good = {"attention": {"difference": 1e-7}, "train": {"loss": 1.0, "first_loss": 4.0, "seconds": 3.0, "answer": "a b"}}
-    assert [check.status for check in module._self_test(Answer(good))] == ["ok", "ok"]
-    bad = {"attention": {"difference": 0.1}, "train": {"loss": 4.0, "first_loss": 4.0, "seconds": 3.0, "answer": ""}}
-    assert [check.status for check in module._self_test(Answer(bad))] == ["failed", "failed"]
+    said = {"source": "a", "answer": "b", "milliseconds": 9}
+    good = {"attention": {"difference": 1e-7}, "train": {"loss": 1.0, "first_loss": 4.0, "seconds": 3.0, "answer": "a b"},
+            "translate": {"ab": said}}  # fmt: skip
+    assert [check.status for check in module._self_test(Answer(good))] == ["ok", "ok", "ok"]
+    bad = {"attention": {"difference": 0.1}, "train": {"loss": 4.0, "first_loss": 4.0, "seconds": 3.0, "answer": ""},
+           "translate": {"ab": {**said, "answer": ""}}}  # fmt: skip
+    assert [check.status for check in module._self_test(Answer(bad))] == ["failed", "failed", "failed"]
 
 
 def test_a_machine_without_int8_is_a_note():

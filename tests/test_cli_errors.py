@@ -166,7 +166,7 @@ def test_an_unknown_command_is_refused_with_the_nearest(regard):
 
 @pytest.mark.parametrize("name", ["\x1b[31mred", "a\x07b", "\x9b2J", "x\u202etxt.exe", "two\nlines"])
 def test_control_characters_of_names_do_not_reach_the_terminal(regard, small_run, name):
-    for words in (("translate", name, "a b"), (name,), ("train", name), ("translate", small_run, "--input", name)):
+    for words in (("score", name), (name,), ("train", name), ("translate", small_run, "--input", name)):
         result = regard(*words)
         assert result.code == 2
         assert result.err.isprintable() or result.err[:-1].isprintable()
@@ -303,7 +303,7 @@ def test_a_too_long_validation_sentence_does_not_end_the_training(regard, tmp_pa
         (("translate", "{run}", "a", "--length-penalty", "1000"), "length_penalty"),
         (("translate", "{run}", "a", "--temperature", "1", "--seed", "99999999999999999999"), "seed"),
         (("translate", "{run}", "a", "--beem", "3"), "--beem"),
-        (("translate",), "run"),
+        (("score",), "run"),
         (("tranlsate", "x"), "tranlsate"),
     ],
 )

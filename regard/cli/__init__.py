@@ -22,6 +22,7 @@ from regard.cli.doctor import doctor
 from regard.cli.embed import embed, neighbors
 from regard.cli.inspect import cost, positions, show
 from regard.cli.io import note
+from regard.cli.models import models
 from regard.cli.predict import ask, caption, classify, fill, generate, transcribe, translate
 from regard.cli.runs import runs
 from regard.cli.score import compare, score
@@ -39,7 +40,8 @@ app = typer.Typer(
     help="Train, run and see inside Transformers, on your own data, on your own machine.",
 )  # fmt: skip
 VERBS = (train, recipes, translate, ask, generate, fill, classify, caption, transcribe, embed, neighbors, import_, export, score,
-         compare, show, serve, trace, positions, cost, runs, doctor)  # fmt: skip
+         compare, show, serve, trace, positions, cost, runs,
+         models, doctor)  # fmt: skip
 for verb in VERBS:
     app.command(verb.__name__.rstrip("_"))(verb)
 

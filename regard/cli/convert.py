@@ -34,19 +34,26 @@ def import_(what: HFCheckpointPath, to: Annotated[Path, typer.Option(help="The n
 def export(
     run: RunPath,
     out: Annotated[Path, typer.Argument(help="The folder to create, or the file of word vectors.", show_default=False)],
-    to: Annotated[str, typer.Option(help="The format: hf, for Hugging Face's from_pretrained; word2vec, a text file.")] = "hf",
+    to: Annotated[str, typer.Option(
+        help="The format: hf, for Hugging Face's from_pretrained; word2vec, a text file; pretrained, a small run.")] = "hf",
 ) -> None:  # fmt: skip
-    """Convert a run for other libraries.
+    """Convert a run for other libraries; or make a small run folder of it, to be shared.
+
+    --to pretrained writes float16 weights and leaves out checkpoints and the paths of this machine.  A folder in
+    regard/pretrained/ ships with the package.
 
     regard export runs/shakespeare-gpt --to hf out/
 
     regard export runs/wikitext-word2vec --to word2vec vectors.txt
-    """
-    from regard.interop import hf, word2vec
 
-    formats = {"hf": hf.export_run, "word2vec": word2vec.export_vectors}
+    regard export runs/en-it --to pretrained regard/pretrained/en-it
+    """
+    from regard.interop import hf, pretrained, word2vec
+    from regard.shipped import find_run
+
+    formats = {"hf": hf.export_run, "word2vec": word2vec.export_vectors, "pretrained": pretrained.export_pretrained}
     if to not in formats:
         raise ValueError(f"no format {to!r}; there is {', '.join(formats)}")
-    for line in formats[to](Path(run), out) or ():
+    for line in formats[to](find_run(run), out) or ():
         note(f"note: {line}")
     write(f"saved in {out}")

@@ -24,6 +24,7 @@ from regard.data.files import cache_folder
 from regard.data.machine import existing_parent, free_disk, read_memory
 from regard.data.terminal import printable
 from regard.data.units import format_size
+from regard.shipped import shipped_models
 from regard.version import VERSION
 
 __all__ = ["Check", "doctor"]
@@ -73,13 +74,13 @@ def _checks(fast: bool) -> Iterator[Check]:
     """All checks in turn; children that take seconds run beside the others."""
     with _Child("regard.cli.selftest", "device") as device, _Child("regard.decode.precision", start=not fast) as int8:
         quick = {"python": _python, "packages": _packages, "extras": _extras, "memory": _memory, "disk": _disk,
-                 "data sets": _data_sets}  # fmt: skip
+                 "data sets": _data_sets, "models": _models}  # fmt: skip
         for name, check in quick.items():
             yield from _isolated(name, check)
         yield from _isolated("torch", lambda: _torch(device))
         if not fast:
             yield from _isolated("int8", lambda: _int8(int8))
-            with _Child("regard.cli.selftest", "attention", "train") as trial:
+            with _Child("regard.cli.selftest", "attention", "train", "translate") as trial:
                 yield from _isolated("self-test", lambda: _self_test(trial))
 
 
@@ -209,7 +210,7 @@ def _folder_size(folder: Path) -> int:
 
 
 def _data_sets() -> Iterator[Check]:
-    from regard.data.sources import SOURCES
+    from regard.data.sources import SOURCES, download_size
 
     own = os.environ.get("REGARD_DATA", "")
     if own and not Path(own).is_dir():
@@ -217,8 +218,20 @@ def _data_sets() -> Iterator[Check]:
     places = [Path(own)] if own else []
     places.append(cache_folder() / "data")
     found = sorted({name for place in places for name in SOURCES if (place / name).is_dir()})
-    others = f"; {len(SOURCES) - len(found)} others are downloaded when first used, if they have an address"
-    yield Check("data sets", "ok", (", ".join(found) or "none yet") + (others if len(found) < len(SOURCES) else ""))
+    sizes = {name: download_size(name) for name in SOURCES if name not in found}
+    missing = [f"{name} ({format_size(size)})" if size else name for name, size in sizes.items()]
+    others = f"; downloaded when first used: {', '.join(missing)}" if missing else ""
+    yield Check("data sets", "ok", (", ".join(found) or "none yet") + others)
+
+
+def _models() -> Iterator[Check]:
+    """The models that ship with this installation."""
+    found = shipped_models()
+    if not found:
+        yield Check("models", "note", "none ships with this installation", "train one: regard train phrasebook")
+        return
+    sizes = (f"{name} ({format_size(_folder_size(folder))})" for name, folder in found.items())
+    yield Check("models", "ok", f"{', '.join(sizes)}; `regard models` describes them")
 
 
 # --- what runs in children
@@ -245,6 +258,10 @@ def _self_test(child: "_Child") -> Iterator[Check]:
     yield Check("training", "ok" if learned else "failed",
                 f"loss {trial['first_loss']:.2f} → {trial['loss']:.2f} in {trial['seconds']} s, and it translates",
                 "" if learned else "a toy model does not learn; install another version of torch")  # fmt: skip
+    for name, said in found["translate"].items():
+        yield Check("translation", "ok" if said["answer"] else "failed",
+                    f"{name}: {said['source']} → {said['answer'] or 'no answer'}, in {said['milliseconds']} ms",
+                    "" if said["answer"] else "install regard again: a file of the model is damaged")  # fmt: skip
 
 
 class _Child:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from regard.cli import options
+from regard.cli.default_run import choose_run
 from regard.cli.failures import BadInput, Failures
 from regard.cli.io import note, open_run, read_items, read_texts, write, write_json
-from regard.cli.options import Device, Input, Json, RunPath
+from regard.cli.options import Device, Input, Json, OptionalRun
 from regard.data.terminal import printable
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ COLUMNS = 5  # words whose neighbors are in one table
 CONTEXT = 40  # characters shown before a word
 
 
-def embed(run: RunPath, texts: options.TextsOrImages = None, input_: Input = None, word: options.Word = None,
+def embed(run: OptionalRun = None, texts: options.TextsOrImages = None, input_: Input = None, word: options.Word = None,
           out: options.VectorFile = None, strict: options.Strict = False, device: Device = "auto",
           json_: Json = False) -> int:  # fmt: skip
     """Embed texts as vectors, or one word of each text in its context, and compare them.
@@ -52,6 +53,7 @@ def embed(run: RunPath, texts: options.TextsOrImages = None, input_: Input = Non
         raise ValueError(f"--out {out}; vectors are written as numpy's .npy")
     if out and not out.parent.is_dir():
         raise ValueError(f"no folder {out.parent}; make it, or choose another --out")
+    run, texts = choose_run("embed", run, texts)
     embedder: Embedder = open_run(run, "embed", device)
     embed_chunk = partial(_embed_texts, embedder) if word is None else partial(_embed_word, embedder, word)
     done, rows, vectors, failures = 0, list[_Embedded](), list["Tensor | None"](), Failures(strict=strict, json_=json_)
@@ -164,7 +166,7 @@ def _print_similarity(texts: list[str], cosines: list[list[float]], digits: int)
 
 
 def neighbors(
-    run: RunPath, words: options.Words = None,
+    run: OptionalRun = None, words: options.Words = None,
     analogy: Annotated[bool, typer.Option("--analogy", help="Of three words, print what A - B + C is nearest to.")] = False,
     top: Annotated[int, typer.Option(help="Nearest words to print.")] = 10, device: Device = "auto", json_: Json = False,
 ) -> None:  # fmt: skip
@@ -176,6 +178,7 @@ def neighbors(
     """
     if top < 1:
         raise ValueError(f"--top {top}; ask for 1 or more words")
+    run, words = choose_run("neighbors", run, words)
     vectors: WordVectors = open_run(run, "neighbors", device)
     with read_texts(words, None, "reading") as (chunks, _):
         asked = [word for chunk in chunks for word in chunk]

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.cli.default_run import choose_run
 from regard.cli.failures import BadInput, Failures
 from regard.cli.io import expand_folders, note, write
-from regard.cli.options import Beam, Device, DrawingFile, Head, Json, Layer, MapFile, RunPath, Strict
+from regard.cli.options import Beam, Device, DrawingFile, Head, Json, Layer, MapFile, OptionalRun, Strict
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from regard.tasks.load import Predictor
+    from regard.tasks.predictors import Predictor
     from regard.view.cost import ImageCost, Part
     from regard.view.show import AnyMap
 
@@ -23,7 +24,7 @@ __all__ = ["cost", "positions", "show"]
 
 
 def show(
-    run: RunPath,
+    run: OptionalRun = None,
     what: Annotated[list[str] | None, typer.Argument(
         metavar="SENTENCE|IMAGE|SOUND...", show_default=False,
         help="Sentences to translate or encode; or image or sound files, and folders of them.")] = None,
@@ -50,6 +51,8 @@ def show(
 
     With --out map.html, the page of `regard serve` for this input, all layers and heads, in one file that opens from disk.
 
+    regard show "I love you very much"
+
     regard show runs/multi30k "A man is riding a bike." --out bike.png
 
     regard show runs/multi30k "A man is riding a bike." --out map.html
@@ -68,6 +71,7 @@ def show(
     from regard.view.maps import check_which
     from regard.view.source import few_steps
 
+    run, what = choose_run("show", run, what)
     side = check_which(which)
     if out:
         check_file(out, kinds=MAPS)
@@ -240,6 +244,7 @@ def cost(
     """
     from regard.config import parse_value
     from regard.models import FAMILIES, preset, read_config
+    from regard.shipped import find_run
     from regard.view.cost import changed, image_cost
     from regard.view.cost import cost as count
 
@@ -250,7 +255,8 @@ def cost(
     values = {key: parse_value(text) for key, _, text in pairs}
     text_costs, image_costs, captions = {}, {}, {}
     for name in (word for word in models if word not in changes):
-        family, config = read_config(Path(name)) if Path(name).is_dir() else preset(name)
+        folder = find_run(name)
+        family, config = read_config(folder) if folder.is_dir() else preset(name)
         if hasattr(config, "image") and FAMILIES[family].kind != "captioner":
             config = changed(name, family, config, values if image is None else values | {"image": image})
             image_costs[name] = image_cost(family, config)

@@ -7,12 +7,16 @@ import typer
 
 __all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Device", "DocumentFile", "DrawingFile", "GlossaryFile", "GridFile",
            "HFCheckpointPath", "Head", "Images", "Input", "Json", "Layer", "LengthPenalty", "MapFile", "MaskedTexts",
-           "NBest", "Out", "Precision", "PrefixedTexts", "Recipe", "RunPath", "Seed", "Sentences", "SoundFiles", "Split",
-           "SplitTexts", "StopStrings", "Strict", "Temperature", "TextInput", "TextsOrImages",
+           "NBest", "OptionalRun", "Out", "Precision", "PrefixedTexts", "Recipe", "RunPath", "Seed", "Sentences", "SoundFiles",
+           "Split", "SplitTexts", "StopStrings", "Strict", "Temperature", "TextInput", "TextsOrImages",
            "Tokens", "TopK", "TopP", "VectorFile", "Word", "Words"]  # fmt: skip
 
 # fmt: off
-RunPath = Annotated[str, typer.Argument(help="A run folder, such as runs/multi30k.", show_default=False)]
+RunPath = Annotated[str, typer.Argument(
+    help="A run folder, such as runs/multi30k, or a model that ships with regard (see `regard models`).", show_default=False)]
+OptionalRun = Annotated[str | None, typer.Argument(metavar="[RUN]", show_default=False,
+    help="A run folder, such as runs/multi30k, or a model that ships with regard (see `regard models`); without one, the shipped "
+         "model for this.")]
 Recipe = Annotated[str, typer.Argument(help="A recipe by name (see `regard recipes`), or a TOML file.", show_default=False)]
 Changes = Annotated[list[str] | None, typer.Argument(
     metavar="[KEY=VALUE]...", help="Config keys to override: model.dim=256 train.steps=2000.", show_default=False)]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 import typer
 
 from regard.cli import options
+from regard.cli.default_run import choose_run
 from regard.cli.embed import encode_noting
 from regard.cli.failures import BadInput, Failures, answer_each
 from regard.cli.io import (
@@ -25,7 +26,7 @@ from regard.cli.io import (
     write,
     write_json,
 )
-from regard.cli.options import Device, Input, Json, Precision, RunPath
+from regard.cli.options import Device, Input, Json, OptionalRun, Precision
 
 if TYPE_CHECKING:
     from regard.tasks.captioning import Caption, ImageCaptioner
@@ -43,14 +44,16 @@ __all__ = ["ask", "caption", "classify", "fill", "generate", "transcribe", "tran
 SOUNDS = frozenset((".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au"))
 
 
-def translate(run: RunPath, sentences: options.Sentences = None, input_: options.TextInput = None,
+def translate(run: OptionalRun = None, sentences: options.Sentences = None, input_: options.TextInput = None,
               out: options.DocumentFile = None, beam: options.Beam = None, n_best: options.NBest = 1,
               length_penalty: options.LengthPenalty = None, tokens: options.AnswerTokens = None, batch: options.BatchSize = None,
               temperature: options.Temperature = None,
               top_k: options.TopK = 0, top_p: options.TopP = 1.0, seed: options.Seed = 0, glossary: options.GlossaryFile = None,
               split: options.SplitTexts = None, strict: options.Strict = False, device: Device = "auto",
               precision: Precision = "float32", json_: Json = False) -> int:  # fmt: skip
-    """Translate texts with a trained run; or a document (.srt, .html, .docx, .txt), whose format is kept.
+    """Translate texts; or a document (.srt, .html, .docx, .txt), whose format is kept.
+
+    regard translate "I love you very much"
 
     regard translate runs/multi30k "A man is riding a bike." --beam 5 --n-best 3
 
@@ -58,6 +61,7 @@ def translate(run: RunPath, sentences: options.Sentences = None, input_: options
     """
     from regard.cli.documents import is_document, prepare_document, translate_document
 
+    run, sentences = choose_run("translate", run, sentences)
     document = prepare_document(input_, out, sentences, n_best, json_) if is_document(input_, out) else None
     translator: Translator = open_run(run, "translate", device, precision)
     search = partial(translator.translate, beam=beam, n_best=n_best, length_penalty=length_penalty, tokens=tokens,
@@ -126,20 +130,21 @@ def _search_encoded(find: "Callable[..., list[Translation]]", encoded: dict[str,
     return find([encoded[text] for text in texts] if encoded else texts)
 
 
-def ask(run: RunPath, questions: options.PrefixedTexts = None, input_: Input = None, beam: options.Beam = None,
+def ask(run: OptionalRun = None, questions: options.PrefixedTexts = None, input_: Input = None, beam: options.Beam = None,
         tokens: options.AnswerTokens = None, batch: options.BatchSize = None, strict: options.Strict = False,
         device: Device = "auto", precision: Precision = "float32", json_: Json = False) -> int:  # fmt: skip
     """Ask a text-to-text model that was trained with task prefixes.
 
     regard ask runs/t5-multitask "translate English to German: This is good."
     """
+    run, questions = choose_run("ask", run, questions)
     translator: Translator = open_run(run, "ask", device, precision)
     search = partial(translator.translate, beam=beam, tokens=tokens, batch=batch)
     return _answer(translator, search, questions, input_, Failures(strict=strict, json_=json_), False, json_, protect=False)
 
 
 def generate(
-    run: RunPath,
+    run: OptionalRun = None,
     prompt: Annotated[str | None, typer.Argument(help="The prompt; by default, standard input.", show_default=False)] = None,
     tokens: options.Tokens = None,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 1.0,
@@ -155,6 +160,12 @@ def generate(
 
     regard generate runs/mnist-image-gpt --out samples.png
     """
+    run, prompts = choose_run("generate", run, None if prompt is None else [prompt])
+    if prompts and len(prompts) > 1:
+        raise ValueError(
+            f"{len(prompts)} prompts, and the first is not a run; put the prompt in quotes, or give a run folder first"
+        )
+    prompt = prompts[0] if prompts else None
     if stream and json_:
         raise ValueError("--stream prints pieces, --json one object; give one of them")
     predictor = open_run(run, "generate", device, precision)
@@ -210,7 +221,7 @@ def _generate_images(generator: "ImageGenerator", sampling: _Sampling, out: Path
     write(f"saved {count:,} images in {out}")
 
 
-def fill(run: RunPath, texts: options.MaskedTexts = None,
+def fill(run: OptionalRun = None, texts: options.MaskedTexts = None,
          top: Annotated[int, typer.Option(help="Predictions for each [MASK].")] = 5,
          device: Device = "auto", json_: Json = False) -> None:  # fmt: skip
     """Predict the words behind [MASK].
@@ -219,6 +230,7 @@ def fill(run: RunPath, texts: options.MaskedTexts = None,
     """
     if top < 1:
         raise ValueError(f"--top {top}; ask for 1 or more predictions")
+    run, texts = choose_run("fill", run, texts)
     model: MaskedLM = open_run(run, "fill", device)
     with read_texts(texts, None, "reading") as (chunks, _):
         for text in (text for chunk in chunks for text in chunk):
@@ -232,7 +244,7 @@ def fill(run: RunPath, texts: options.MaskedTexts = None,
                 write("    " + ", ".join(f"{prediction.text} {prediction.probability:.1%}" for prediction in word))
 
 
-def classify(run: RunPath, texts: options.TextsOrImages = None, input_: Input = None,
+def classify(run: OptionalRun = None, texts: options.TextsOrImages = None, input_: Input = None,
              top: Annotated[int, typer.Option(help="Print this many most likely classes.")] = 1,
              strict: options.Strict = False, device: Device = "auto", precision: Precision = "float32",
              json_: Json = False) -> int:  # fmt: skip
@@ -244,6 +256,7 @@ def classify(run: RunPath, texts: options.TextsOrImages = None, input_: Input = 
     """
     if top < 1:
         raise ValueError(f"--top {top}; ask for 1 or more classes")
+    run, texts = choose_run("classify", run, texts)
     predictor: TextClassifier | ImageClassifier = open_run(run, "classify", device, precision)
     done, images = 0, predictor.INPUT == "image"
     size = predictor.run.decode.batch_size if images else TEXTS_PER_CHUNK
@@ -280,7 +293,7 @@ def _image_endings() -> Collection[str]:
     return TRIED
 
 
-def transcribe(run: RunPath, files: options.SoundFiles = None, input_: Input = None, beam: options.Beam = None,
+def transcribe(run: OptionalRun = None, files: options.SoundFiles = None, input_: Input = None, beam: options.Beam = None,
                timestamps: Annotated[bool, typer.Option(
                    "--timestamps", help="Print a line for each word: file, start and end in seconds, word.")] = False,
                piece: Annotated[float | None, typer.Option(
@@ -291,6 +304,7 @@ def transcribe(run: RunPath, files: options.SoundFiles = None, input_: Input = N
 
     regard transcribe runs/an4-joint clip.wav --timestamps
     """
+    run, files = choose_run("transcribe", run, files)
     transcriber: Transcriber = open_run(run, "transcribe", device)
     search = partial(transcriber.stream, beam=beam, timestamps=timestamps, piece=piece)
     if files:  # now, so that the seconds are known
@@ -361,7 +375,7 @@ def _seconds(files: Sequence[str]) -> float:
     return total
 
 
-def caption(run: RunPath, images: options.Images = None, input_: Input = None, beam: options.Beam = None,
+def caption(run: OptionalRun = None, images: options.Images = None, input_: Input = None, beam: options.Beam = None,
             n_best: Annotated[int, typer.Option(
                 help="Captions per image, printed as image, rank, score and caption, separated by tabs.")] = 1,
             length_penalty: options.LengthPenalty = None,
@@ -374,6 +388,7 @@ def caption(run: RunPath, images: options.Images = None, input_: Input = None, b
 
     regard caption runs/flickr8k-attend photo.jpg --beam 5 --show words.png
     """
+    run, images = choose_run("caption", run, images)
     if show:
         from regard.view.draw import check_file
 

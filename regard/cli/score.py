@@ -15,8 +15,8 @@ from regard.cli.options import Beam, Device, Json, LengthPenalty, Precision, Run
 
 if TYPE_CHECKING:
     from regard.tasks.errors import ErrorAnalysis
-    from regard.tasks.load import Predictor
     from regard.tasks.metrics import Score
+    from regard.tasks.predictors import Predictor
     from regard.view.compare import Comparison
 
 __all__ = ["compare", "print_scores", "score"]
@@ -83,9 +83,9 @@ def _on_run(predictor: "Predictor", on: str) -> "tuple[Predictor, str]":
     from regard.run_folder import RunFolder
     from regard.tasks import read_run
 
-    if not RunFolder(on).run.is_file():
+    if not RunFolder.find(on).run.is_file():
         return predictor, on
-    mine, other = predictor.run, read_run(RunFolder(on).run)
+    mine, other = predictor.run, read_run(RunFolder.find(on).run)
     if type(other.data) is not type(mine.data) or other.task != mine.task:
         raise ValueError(f"{on} was trained on task {other.task}, this run on {mine.task}; --on takes a run of the same task")
     kept = {key: getattr(mine.data, key) for key in (*mine.data.INHERITED, "max_len") if hasattr(mine.data, key)}

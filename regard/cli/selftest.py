@@ -1,4 +1,4 @@
-"""What `regard doctor` tries in child processes: `python -m regard.cli.selftest device|attention|train` prints JSON.
+"""What `regard doctor` tries in child processes: `python -m regard.cli.selftest device|attention|train|translate` prints JSON.
 
 A broken torch can kill its process; then the child ends, not the doctor.
 """
@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["ATTENTION_ERROR", "attention", "device", "train"]
+__all__ = ["ATTENTION_ERROR", "attention", "device", "train", "translate"]
 
 ATTENTION_ERROR = 1e-5  # largest difference of fused and explicit attention in float32, of values about 1
 CHANGES = ("model.dim=32", "model.heads=2", "model.depth=1", "data.vocab=60", "train.steps=60", "train.batch_tokens=512",
            "train.lr=0.01", "train.warmup=20", "train.save_every=60", "train.eval_every=60", "train.device=cpu", "data.source=",
            "decode.beam_size=1")  # fmt: skip
+SENTENCE = "I love you very much"
 SIZES = {"train": 2000, "valid": 8}  # pairs
 
 
@@ -75,6 +76,32 @@ def train() -> dict[str, object]:
     return {"seconds": round(time.monotonic() - began, 1), "first_loss": first, "loss": done.loss, "answer": str(answer)}
 
 
+def translate() -> dict[str, object]:
+    """What each translator that ships with this installation answers, by its name, and how long the second answer takes."""
+    from regard.cli.default_run import has_task
+    from regard.shipped import shipped_models
+    from regard.tasks.load import load
+
+    found = dict[str, object]()
+    for name, folder in shipped_models().items():
+        if has_task(folder, "translate"):
+            try:
+                translator = load(folder, "cpu")
+                answers = translator.translate([SENTENCE])  # type: ignore[union-attr]
+                began = time.monotonic()
+                translator.translate([SENTENCE])  # type: ignore[union-attr]
+                milliseconds = round(1000 * (time.monotonic() - began))
+                found[name] = {"source": SENTENCE, "answer": answers[0].text, "milliseconds": milliseconds}
+            except ValueError as error:  # a damaged file
+                found[name] = {"source": str(error), "answer": "", "milliseconds": 0}
+    return found
+
+
 if __name__ == "__main__":
-    tests: dict[str, Callable[[], dict[str, object]]] = {"device": device, "attention": attention, "train": train}
+    tests: dict[str, Callable[[], dict[str, object]]] = {
+        "device": device,
+        "attention": attention,
+        "train": train,
+        "translate": translate,
+    }
     print(json.dumps({name: tests[name]() for name in sys.argv[1:]}))

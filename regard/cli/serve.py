@@ -16,6 +16,7 @@ import typer
 
 from regard.cli.io import note, show_progress, write
 from regard.cli.options import Device, Precision
+from regard.shipped import find_run, shipped_models
 from regard.web.memory import bound_memory
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ BYTES_PER_CHARACTER = 12  # of JSON that writes each character as two escapes
 
 
 # fmt: off
-Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders, such as runs/multi30k.", show_default=False)]
+Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", show_default=False,
+    help="Run folders, such as runs/multi30k, or models that ship with regard.  [default: all models that ship with it]")]
 Host = Annotated[str, typer.Option(
     help="Address to bind to; if other machines can reach it, --api-key is required.")]
 Port = Annotated[int, typer.Option(help="Port to bind to; 0 takes one that is free.", min=0, max=65535)]
@@ -48,10 +50,12 @@ AllowHost = Annotated[list[str], typer.Option(
 # fmt: on
 
 
-def serve(runs: Runs, host: Host = "127.0.0.1", port: Port = 8000, api_key: ApiKey = "", queue: Queue = 128,
+def serve(runs: Runs = None, host: Host = "127.0.0.1", port: Port = 8000, api_key: ApiKey = "", queue: Queue = 128,
           max_text: MaxText = 20_000, allow_host: AllowHost = [], device: Device = "auto",  # noqa: B006
           precision: Precision = "float32") -> int:  # fmt: skip
     """Serve runs: a page that shows their answers and attention, and APIs as of LibreTranslate and OpenAI.
+
+    regard serve
 
     regard serve runs/phrasebook
 
@@ -76,13 +80,13 @@ def serve(runs: Runs, host: Host = "127.0.0.1", port: Port = 8000, api_key: ApiK
     for name in allow_host:
         if not re.fullmatch(r"[a-zA-Z0-9_.-]+", name):
             raise ValueError(f"--allow-host {name!r}; give a name without scheme and port, such as translate.example.org")
-    names = name_runs(runs)
+    names = name_runs(runs or _all_shipped())
     listener = bind(host, port)  # before the models are loaded: a port in use is known at once
     with listener:
         served = list[ServedRun]()
         # In a thread that ends: OpenMP's threads stay with the thread that computed first, and would make those of the models
         # more than there are cores.
-        with ThreadPoolExecutor(1) as loader, show_progress("loading runs", total=len(runs)) as count:
+        with ThreadPoolExecutor(1) as loader, show_progress("loading runs", total=len(names)) as count:
             for number, (name, folder) in enumerate(names.items()):
                 count(number, 0)
                 served.append(loader.submit(ServedRun.open, folder, name, device, precision).result())
@@ -92,7 +96,10 @@ def serve(runs: Runs, host: Host = "127.0.0.1", port: Port = 8000, api_key: ApiK
         _log_to_stderr()
         _announce(served, host, settings.port)
         _stop_at_hangup()
-        uvicorn.Server(server_config(app)).run(sockets=[listener])
+        try:
+            uvicorn.Server(server_config(app)).run(sockets=[listener])
+        except KeyboardInterrupt:  # uvicorn raises it again when all requests have ended: it is how a server is meant to stop
+            note("stopped")
     return 0
 
 
@@ -112,9 +119,16 @@ def server_config(app: "FastAPI") -> "uvicorn.Config":
                           server_header=False, proxy_headers=False, timeout_graceful_shutdown=3)  # fmt: skip
 
 
+def _all_shipped() -> list[str]:
+    """The names of the models that ship with this installation."""
+    if not (names := [*shipped_models()]):
+        raise ValueError("no run was given, and no models ship with this installation; give a run folder: regard serve RUN")
+    return names
+
+
 def name_runs(folders: list[str]) -> dict[str, Path]:
     """A name for each run: that of its folder; of two alike also that of the folder around it."""
-    paths = [Path(folder) for folder in folders]
+    paths = [find_run(folder) for folder in folders]
     found = dict[str, Path]()
     alike = [path.resolve().name for path in paths]
     for path in paths:
@@ -134,7 +148,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError):
-        raise ValueError(f"--host {host!r} is no address of this machine; use 127.0.0.1, or 0.0.0.0 for all") from None
+        raise ValueError(f"--host {host!r} is not an address of this machine; use 127.0.0.1, or 0.0.0.0 for all") from None
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

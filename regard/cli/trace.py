@@ -5,16 +5,17 @@ from typing import Annotated
 import typer
 
 from regard.cli import options
+from regard.cli.default_run import choose_run
 from regard.cli.io import write_json_text
-from regard.cli.options import Device, Json, RunPath
+from regard.cli.options import Device, Json, OptionalRun
 
 __all__ = ["trace"]
 
 
 def trace(
-    run: RunPath,
-    what: Annotated[str, typer.Argument(
-        help="A sentence to translate, a prompt to continue, an image or a sound file.", show_default=False)],
+    run: OptionalRun = None,
+    what: Annotated[str | None, typer.Argument(
+        help="A sentence to translate, a prompt to continue, an image or a sound file.", show_default=False)] = None,
     beam: options.Beam = None,
     top: Annotated[int, typer.Option(help="Most likely tokens shown at each step.")] = 5,
     tokens: options.AnswerTokens = None, temperature: options.Temperature = None, top_k: options.TopK = 0,
@@ -34,6 +35,11 @@ def trace(
     from regard.tasks.translation import Sampling
     from regard.view.trace import to_table, to_tree, trace_decoding
 
+    run, inputs = choose_run("trace", run, None if what is None else [what])
+    if not inputs or len(inputs) > 1:
+        count = len(inputs or ())
+        raise ValueError(f'trace shows one input, and there are {count}; give one, in quotes: regard trace {run} "…"')
+    [what] = inputs
     if temperature is None and (top_k or top_p != 1):
         raise ValueError("--top-k and --top-p restrict sampling; give a --temperature too, such as 1.0")
     sampling = None if temperature is None else Sampling(temperature, top_k, top_p, seed)

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,6 +105,7 @@ def recipes(json_: Json = False) -> None:
     regard recipes
     """
     from regard.config import recipes as all_recipes
+    from regard.data.sources import describe_download
 
     headers = {
         name: [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
@@ -112,5 +114,7 @@ def recipes(json_: Json = False) -> None:
     if json_:
         print(json.dumps(headers))
     else:
-        for name, lines in headers.items():
-            print(name, *(f"    {line}" for line in lines), sep="\n")
+        for name, path in all_recipes().items():
+            source = str(tomllib.loads(path.read_text(encoding="utf-8")).get("data", {}).get("source", ""))
+            data = [f"data: {what}" for one in source.split(",") if (what := describe_download(one.strip()))]
+            print(name, *(f"    {line}" for line in (*headers[name], *data)), sep="\n")

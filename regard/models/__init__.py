@@ -11,55 +11,32 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from regard.config import Family, build, nearest
-from regard.models import (
-    bahdanau,
-    bert,
-    caption_transformer,
-    captioner,
-    conformer,
-    elmo,
-    gpt,
-    image_gpt,
-    lrnet,
-    mvit,
-    resnet,
-    seq2seq,
-    swin,
-    t5,
-    transformer,
-    vit,
-    word2vec,
-)  # fmt: skip
-from regard.models.fitting import build_without_memory, require_fitting
+from regard.models.fitting import build_without_memory, require_fitting, without_random_values
+from regard.registry import Registry
 from regard.run_folder import RunFolder
 
 __all__ = ["FAMILIES", "build_without_memory", "load_model", "load_weights", "new_model", "preset", "read_config",
            "require_fitting", "saved_tensors", "state_tensors"]  # fmt: skip
 
-FAMILIES: dict[str, Family] = {
-    "word2vec": Family(word2vec.Word2VecConfig, word2vec.SIZES, word2vec.Word2Vec, "word-vectors"),
-    "seq2seq": Family(seq2seq.Seq2SeqConfig, seq2seq.SIZES, seq2seq.Seq2Seq, "encoder-decoder"),
-    "bahdanau": Family(bahdanau.BahdanauConfig, bahdanau.SIZES, bahdanau.Bahdanau, "encoder-decoder"),
-    "transformer": Family(transformer.TransformerConfig, transformer.SIZES, transformer.Transformer, "encoder-decoder"),
-    "gpt": Family(gpt.GPTConfig, gpt.SIZES, gpt.GPT, "decoder"),
-    "bert": Family(bert.BERTConfig, bert.SIZES, bert.BERT, "encoder"),
-    "t5": Family(t5.T5Config, t5.SIZES, t5.T5, "encoder-decoder"),
-    "elmo": Family(elmo.ELMoConfig, elmo.SIZES, elmo.ELMo, "bidirectional-lm"),
-    "resnet": Family(resnet.ResNetConfig, resnet.SIZES, resnet.ResNet, "image-encoder"),
-    "captioner": Family(captioner.CaptionerConfig, captioner.SIZES, captioner.Captioner, "captioner"),
-    "lrnet": Family(lrnet.LRNetConfig, lrnet.SIZES, lrnet.LRNet, "image-encoder"),
-    "image-gpt": Family(image_gpt.ImageGPTConfig, image_gpt.SIZES, image_gpt.ImageGPT, "image-decoder"),
-    "vit": Family(vit.ViTConfig, vit.SIZES, vit.ViT, "image-encoder"),
-    "swin": Family(swin.SwinConfig, swin.SIZES, swin.Swin, "image-encoder"),
-    "mvit": Family(mvit.MViTConfig, mvit.SIZES, mvit.MViT, "image-encoder"),
-    "caption-transformer": Family(
-        caption_transformer.CaptionTransformerConfig,
-        caption_transformer.SIZES,
-        caption_transformer.CaptionTransformer,
-        "captioner",
-    ),
-    "conformer": Family(conformer.ConformerConfig, conformer.SIZES, conformer.Conformer, "speech"),
-}
+FAMILIES = Registry[Family]("FAMILY", {
+    "word2vec": "regard.models.word2vec",
+    "seq2seq": "regard.models.seq2seq",
+    "bahdanau": "regard.models.bahdanau",
+    "transformer": "regard.models.transformer",
+    "gpt": "regard.models.gpt",
+    "bert": "regard.models.bert",
+    "t5": "regard.models.t5",
+    "elmo": "regard.models.elmo",
+    "resnet": "regard.models.resnet",
+    "captioner": "regard.models.captioner",
+    "lrnet": "regard.models.lrnet",
+    "image-gpt": "regard.models.image_gpt",
+    "vit": "regard.models.vit",
+    "swin": "regard.models.swin",
+    "mvit": "regard.models.mvit",
+    "caption-transformer": "regard.models.caption_transformer",
+    "conformer": "regard.models.conformer",
+})  # fmt: skip
 
 
 def preset(name: str) -> tuple[str, Any]:
@@ -104,7 +81,8 @@ def load_model(folder: Path, weights: Path | None = None) -> nn.Module:
     shapes = _read_shapes(file)
     require_fitting(config, list(shapes.values()), str(RunFolder(folder).config))
     _require_shapes(build_without_memory(lambda: FAMILIES[family].build(config)), shapes, file)
-    model: nn.Module = FAMILIES[family].build(config)
+    with without_random_values():
+        model: nn.Module = FAMILIES[family].build(config)
     load_weights(model, file)
     return model.eval()
 

@@ -23,7 +23,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model
+from regard.config import STRICT, Family, check_model
 from regard.data.text.tokenizer import PAD
 from regard.layers.cache import KeysValues
 from regard.layers.dropout import Dropout
@@ -34,7 +34,7 @@ from regard.layers.recurrent import GRUCell, run_unpadded
 from regard.layers.recurrent_attention import CrossAttention, source_of_rows
 from regard.layers.scores import Additive, General, Location, RecurrentScore
 
-__all__ = ["SIZES", "Bahdanau", "BahdanauConfig", "BahdanauState"]
+__all__ = ["FAMILY", "SIZES", "Bahdanau", "BahdanauConfig", "BahdanauState"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -172,3 +172,6 @@ class Bahdanau(nn.Module):
 
     def _embed(self, table: nn.Embedding, tokens: Tensor) -> Tensor:
         return self.dropout(table(tokens) * self.scale)
+
+
+FAMILY = Family(BahdanauConfig, SIZES, Bahdanau, "encoder-decoder")

@@ -23,7 +23,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model, require_divisible
+from regard.config import STRICT, Family, check_model, require_divisible
 from regard.layers.attention import Attention
 from regard.layers.block import EncoderBlock
 from regard.layers.dropout import Dropout
@@ -33,7 +33,7 @@ from regard.layers.mlp import ACTIVATIONS, MLP, Activation
 from regard.layers.norm import Norm, PostNorm
 from regard.layers.positions import LearnedPositions
 
-__all__ = ["BERT", "SIZES", "BERTConfig"]
+__all__ = ["BERT", "FAMILY", "SIZES", "BERTConfig"]
 
 SHARP = 3.4  # initially the heads of the first block give about a third of their weight to one neighbour
 
@@ -137,3 +137,6 @@ class BERT(nn.Module):
         if self.classifier is None:
             raise ValueError("this model has no classes; train it with model.classes set")
         return self.classifier(self.dropout(self.pooled(self.encode(tokens, mask, segments))))
+
+
+FAMILY = Family(BERTConfig, SIZES, BERT, "encoder")

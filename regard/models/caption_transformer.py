@@ -27,7 +27,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model, require_divisible
+from regard.config import STRICT, Family, check_model, require_divisible
 from regard.layers.attention import Attention
 from regard.layers.block import DecoderBlock
 from regard.layers.cache import KeysValues
@@ -38,7 +38,7 @@ from regard.layers.norm import PreNorm
 from regard.layers.positions import LearnedPositions
 from regard.models.image_encoder import SMALL_RESNET, CaptionFeatures, ImageEncoder, encoder_table
 
-__all__ = ["SIZES", "CaptionTransformer", "CaptionTransformerConfig"]
+__all__ = ["FAMILY", "SIZES", "CaptionTransformer", "CaptionTransformerConfig"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -134,3 +134,6 @@ def captions_of_each(image: Tensor, target: Tensor) -> int:
     if not len(image) or len(target) % len(image):
         raise ValueError(f"{len(target)} captions do not divide among {len(image)} images; give as many of each")
     return len(target) // len(image)
+
+
+FAMILY = Family(CaptionTransformerConfig, SIZES, CaptionTransformer, "captioner")

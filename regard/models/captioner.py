@@ -25,7 +25,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model
+from regard.config import STRICT, Family, check_model
 from regard.layers.cache import KeysValues
 from regard.layers.dropout import Dropout
 from regard.layers.embed import token_table
@@ -35,7 +35,7 @@ from regard.layers.recurrent_attention import CrossAttention, source_of_rows
 from regard.layers.scores import Additive, RecurrentScore, Uniform
 from regard.models.image_encoder import SMALL_RESNET, CaptionFeatures, ImageEncoder, encoder_table
 
-__all__ = ["SIZES", "Captioner", "CaptionerConfig", "CaptionerState"]
+__all__ = ["FAMILY", "SIZES", "Captioner", "CaptionerConfig", "CaptionerState"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -212,3 +212,6 @@ class Captioner(nn.Module):
     def forward(self, image: Tensor, target: Tensor) -> Tensor:
         """Logits of the word after each word: (B, C, height, width) and (R, T) → (R, T, V)."""
         return self.output(self.features(image, target).features)
+
+
+FAMILY = Family(CaptionerConfig, SIZES, Captioner, "captioner")

@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model, require_divisible
+from regard.config import STRICT, Family, check_model, require_divisible
 from regard.data.text.tokenizer import PAD
 from regard.layers.attention import Attention, attend_tapped
 from regard.layers.biases import SinusoidalPositionBias
@@ -47,7 +47,7 @@ from regard.layers.positions import SinusoidalDistances, SinusoidalPositions
 from regard.layers.shapes import to_channels_last, to_frames, to_tokens
 from regard.layers.tap import tap_of
 
-__all__ = ["SIZES", "Conformer", "ConformerConfig", "Utterances"]
+__all__ = ["FAMILY", "SIZES", "Conformer", "ConformerConfig", "Utterances"]
 
 STRIDES = {1: (1, 1), 2: (2, 1), 4: (2, 2)}  # in time, of the two convolutions before the encoder
 
@@ -278,3 +278,6 @@ class Conformer(nn.Module):
         """CTC logits (B, S, V); with target tokens (B, T), the decoder's logits of the token after each (B, T, V)."""
         memory, mask = self.encode(frames, lengths)
         return self.ctc_logits(memory) if target is None else self.output(self.features(memory, mask, target))
+
+
+FAMILY = Family(ConformerConfig, SIZES, Conformer, "speech")

@@ -24,12 +24,12 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model, require_min
+from regard.config import STRICT, Family, check_model, require_min
 from regard.data.text.characters import ALPHABET
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import reversing_index
 
-__all__ = ["SIZES", "CharacterCNN", "ELMo", "ELMoConfig", "LSTMStack", "ScalarMix"]
+__all__ = ["FAMILY", "SIZES", "CharacterCNN", "ELMo", "ELMoConfig", "LSTMStack", "ScalarMix"]
 
 # torch says it for every LSTM with a projection on a CPU; there is nothing a user could do about it
 warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
@@ -187,3 +187,6 @@ class ELMo(nn.Module):
         states of the LSTMs, would outweigh their context.
         """
         return self.mix(self.norm(self.layers(words, mask)))
+
+
+FAMILY = Family(ELMoConfig, SIZES, ELMo, "bidirectional-lm")

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["build_without_memory", "require_fitting"]
+__all__ = ["build_without_memory", "require_fitting", "without_random_values"]
 
 ALWAYS = 16_384  # a size up to this needs no tensor of that size, such as the side of an image
+DRAWS = (Tensor.uniform_, Tensor.normal_, nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_)
 FREE = ("max_len", "max_distance", "pad")  # sizes that no tensor need have
 
 
@@ -33,6 +34,19 @@ def build_without_memory(build: Callable[[], nn.Module]) -> nn.Module:
     except (RuntimeError, TypeError, OverflowError) as error:
         reason = str(error).split("\n", 1)[0]
         raise ValueError(f"config.json describes a model that cannot be built ({reason}); restore the file") from None
+
+
+class without_random_values(TorchFunctionMode):
+    """Make the initial weights of a model zero instead of random, if they are then read from a file, which is faster."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if func in DRAWS:
+            weight: Tensor = args[0] if args else options["tensor"]
+            return weight.detach().zero_()
+        return func(*args, **options)
 
 
 class _WithoutValues(TorchFunctionMode):

@@ -22,7 +22,7 @@ from typing import Literal, cast
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model, require_divisible
+from regard.config import STRICT, Family, check_model, require_divisible
 from regard.layers.attention import Attention
 from regard.layers.block import EncoderBlock
 from regard.layers.embed import Embed
@@ -31,7 +31,7 @@ from regard.layers.mlp import ACTIVATIONS, MLP
 from regard.layers.norm import PreNorm
 from regard.layers.positions import LearnedPositions
 
-__all__ = ["GPT", "SIZES", "GPTConfig"]
+__all__ = ["FAMILY", "GPT", "SIZES", "GPTConfig"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -97,3 +97,6 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of the token after each token: (B, T) → (B, T, V).  Padding at the end has no effect before it."""
         return self.output(self.features(tokens))
+
+
+FAMILY = Family(GPTConfig, SIZES, GPT, "decoder")

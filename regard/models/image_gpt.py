@@ -17,11 +17,11 @@ Shapes: B batch, T = 1 + pixels, D width, V = levels ** channels + 1 token ids.
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model, require_divisible, require_max, require_min
+from regard.config import STRICT, Family, check_model, require_divisible, require_max, require_min
 from regard.layers.locality_init import init_local_heads
 from regard.models.gpt import GPT, GPTConfig
 
-__all__ = ["SIZES", "ImageGPT", "ImageGPTConfig"]
+__all__ = ["FAMILY", "SIZES", "ImageGPT", "ImageGPTConfig"]
 
 # Offsets (rows, columns) from the predicted pixel to the attended token, which holds the pixel before its own position: above,
 # above to the left and right, two to the left, two above.  The current token itself holds the pixel to the left.
@@ -86,3 +86,6 @@ class ImageGPT(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of the next pixel: (B, T) → (B, T, V)."""
         return self.gpt(tokens)
+
+
+FAMILY = Family(ImageGPTConfig, SIZES, ImageGPT, "image-decoder")

@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model, require_min
+from regard.config import STRICT, Family, check_model, require_min
 from regard.layers.attention import attend_tapped
 from regard.layers.biases import GeometricPrior
 from regard.layers.conv import ConvNorm, Residual, batch_norm
@@ -43,7 +43,7 @@ from regard.layers.scores import ScalarScore, absolute_distance, product, square
 from regard.layers.shapes import check_channels, from_neighborhoods, to_neighborhoods
 from regard.layers.tap import Tap, tap_of
 
-__all__ = ["SIZES", "LRNet", "LRNetConfig", "LocalRelation"]
+__all__ = ["FAMILY", "SIZES", "LRNet", "LRNetConfig", "LocalRelation"]
 
 SCORES: dict[str, ScalarScore] = {"squared": squared_distance, "absolute": absolute_distance, "product": product}
 
@@ -177,3 +177,6 @@ class LRNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Class logits: (B, C, ...) → (B, classes)."""
         return self.classifier(self.encode(x).mean((2, 3)))
+
+
+FAMILY = Family(LRNetConfig, SIZES, LRNet, "image-encoder")

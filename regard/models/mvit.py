@@ -29,7 +29,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model, require_divisible, require_min
+from regard.config import STRICT, Family, check_model, require_divisible, require_min
 from regard.layers.attention import attend_tapped
 from regard.layers.biases import DecomposedPositionBias
 from regard.layers.dropout import Dropout, DropPath, drop_path_rates
@@ -38,7 +38,7 @@ from regard.layers.positions import LearnedGridPositions
 from regard.layers.shapes import check_channels, join_heads, split_heads, to_grid, to_tokens
 from regard.layers.tap import tap_of
 
-__all__ = ["SIZES", "MViT", "MViTConfig"]
+__all__ = ["FAMILY", "SIZES", "MViT", "MViTConfig"]
 
 Grid = tuple[int, int]  # rows and columns
 Norm = partial(nn.LayerNorm, eps=1e-6)  # as in the released weights
@@ -263,3 +263,6 @@ class MViT(nn.Module):
         """Class logits: (B, C, Y · P, X · P) → (B, classes)."""
         x = self.final_norm(self.encode(x))
         return self.classifier(self.dropout(x.mean(1) if self.token is None else x[:, 0]))  # (B, classes)
+
+
+FAMILY = Family(MViTConfig, SIZES, MViT, "image-encoder")

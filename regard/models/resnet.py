@@ -24,14 +24,14 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model, require_divisible, require_max, require_min
+from regard.config import STRICT, Family, check_model, require_divisible, require_max, require_min
 from regard.layers.attention import Attention
 from regard.layers.conv import ConvNorm, Residual
 from regard.layers.dropout import drop_path_rates
 from regard.layers.linear import Linear
 from regard.layers.shapes import check_channels, to_grid, to_tokens
 
-__all__ = ["SIZES", "GatedAttention", "ResNet", "ResNetConfig"]
+__all__ = ["FAMILY", "SIZES", "GatedAttention", "ResNet", "ResNetConfig"]
 
 BOTTLENECK = 4  # output channels per channel of the bottleneck
 
@@ -139,3 +139,6 @@ class ResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Class logits: (B, C, ...) → (B, classes)."""
         return self.classifier(self.encode(x).mean((2, 3)))
+
+
+FAMILY = Family(ResNetConfig, SIZES, ResNet, "image-encoder")

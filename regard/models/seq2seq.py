@@ -19,14 +19,14 @@ import math
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model
+from regard.config import STRICT, Family, check_model
 from regard.data.text.tokenizer import PAD
 from regard.layers.dropout import Dropout
 from regard.layers.embed import token_table
 from regard.layers.linear import Linear
 from regard.layers.recurrent import LSTM, LSTMState, reversing_index, run_unpadded
 
-__all__ = ["SIZES", "Seq2Seq", "Seq2SeqConfig"]
+__all__ = ["FAMILY", "SIZES", "Seq2Seq", "Seq2SeqConfig"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -100,3 +100,6 @@ class Seq2Seq(nn.Module):
 
     def _embed(self, table: nn.Embedding, tokens: Tensor) -> Tensor:
         return self.dropout(table(tokens) * self.scale)
+
+
+FAMILY = Family(Seq2SeqConfig, SIZES, Seq2Seq, "encoder-decoder")

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model, require_divisible, require_min
+from regard.config import STRICT, Family, check_model, require_divisible, require_min
 from regard.layers.attention import Attention, CosineAttention, QKVWithoutKeyBias
 from regard.layers.biases import ContinuousPositionBias, RelativePositionBias
 from regard.layers.dropout import Dropout, DropPath, drop_path_rates
@@ -41,7 +41,7 @@ from regard.layers.norm import PreNorm, ResPostNorm
 from regard.layers.shapes import check_channels, to_patches, to_windows
 from regard.layers.tap import tap_of
 
-__all__ = ["SIZES", "Block", "Swin", "SwinConfig", "attention_received", "plan_windows"]
+__all__ = ["FAMILY", "SIZES", "Block", "Swin", "SwinConfig", "attention_received", "plan_windows"]
 
 CHUNK = 4096  # positions per pass through a stage at inference: more do not stay in the cache
 
@@ -282,3 +282,6 @@ def attention_received(weights: Tensor, block: Block, rows: int, columns: int) -
     received = (weights.unflatten(0, (-1, len(real))) * real).sum(-2)  # (B, N, H, M · M)
     received = received.transpose(1, 2).flatten(2).index_select(2, inverse).unflatten(2, (rows, columns))  # (B, H, Y, X)
     return received / received.mean((2, 3), keepdim=True)
+
+
+FAMILY = Family(SwinConfig, SIZES, Swin, "image-encoder")

@@ -24,7 +24,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model
+from regard.config import STRICT, Family, check_model
 from regard.data.text.tokenizer import PAD
 from regard.layers.attention import Attention
 from regard.layers.biases import BucketedPositionBias
@@ -35,7 +35,7 @@ from regard.layers.masks import padding_mask
 from regard.layers.mlp import ACTIVATIONS, MLP, GatedMLP
 from regard.layers.norm import PreNorm
 
-__all__ = ["SIZES", "T5", "T5Config"]
+__all__ = ["FAMILY", "SIZES", "T5", "T5Config"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -145,3 +145,6 @@ class T5(nn.Module):
     def forward(self, source: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """Logits of the token after each target token: (B, S) and (B, T) → (B, T, V)."""
         return self.output(self.features(source, target, mask))
+
+
+FAMILY = Family(T5Config, SIZES, T5, "encoder-decoder")

@@ -21,7 +21,7 @@ from typing import Literal, cast
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model, require_divisible
+from regard.config import STRICT, Family, check_model, require_divisible
 from regard.data.text.tokenizer import PAD
 from regard.layers.attention import Attention
 from regard.layers.block import DecoderBlock, EncoderBlock
@@ -32,7 +32,7 @@ from regard.layers.mlp import ACTIVATIONS, MLP
 from regard.layers.norm import PostNorm, PreNorm
 from regard.layers.positions import LearnedPositions, SinusoidalPositions
 
-__all__ = ["SIZES", "Transformer", "TransformerConfig"]
+__all__ = ["FAMILY", "SIZES", "Transformer", "TransformerConfig"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -117,3 +117,6 @@ class Transformer(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits of the token after each target token: (B, S) and (B, T) → (B, T, V)."""
         return self.output(self.features(source, target))
+
+
+FAMILY = Family(TransformerConfig, SIZES, Transformer, "encoder-decoder")

@@ -26,7 +26,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model, require_divisible, require_min
+from regard.config import STRICT, Family, check_model, require_divisible, require_min
 from regard.layers.attention import Attention
 from regard.layers.block import EncoderBlock
 from regard.layers.conv import ConvNorm
@@ -38,7 +38,7 @@ from regard.layers.norm import PreNorm
 from regard.layers.positions import LearnedGridPositions
 from regard.layers.shapes import check_channels, to_patches, to_tokens
 
-__all__ = ["SIZES", "ViT", "ViTConfig"]
+__all__ = ["FAMILY", "SIZES", "ViT", "ViTConfig"]
 
 NEIGHBOURS = ((0, 1), (0, -1), (1, 0), (-1, 0), (0, 0), (1, 1), (-1, -1), (1, -1), (-1, 1))  # offsets: rows, columns
 SHARPNESS = 4.0  # of heads initialized to attend to neighbours: four fifths of their weight lies there
@@ -169,3 +169,6 @@ class ViT(nn.Module):
         if self.token is None:
             return self.classifier(self.dropout(self.final_norm(x).mean(1)))
         return self.classifier(self.dropout(self.final_norm(x[:, 0])))  # (B, classes)
+
+
+FAMILY = Family(ViTConfig, SIZES, ViT, "image-encoder")

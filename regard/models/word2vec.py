@@ -15,9 +15,9 @@ Shapes: C centres, K other words, D width; `...` is any batch dimensions.
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from regard.config import STRICT, check_model
+from regard.config import STRICT, Family, check_model
 
-__all__ = ["SIZES", "Word2Vec", "Word2VecConfig"]
+__all__ = ["FAMILY", "SIZES", "Word2Vec", "Word2VecConfig"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -50,3 +50,6 @@ class Word2Vec(nn.Module):
     def forward(self, centres: Tensor, others: Tensor) -> Tensor:
         """The logit that each other word is in the context of each centre: (..., C), (..., K) → (..., C, K)."""
         return self.input(centres) @ self.output(others).mT
+
+
+FAMILY = Family(Word2VecConfig, SIZES, Word2Vec, "word-vectors")

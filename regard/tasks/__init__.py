@@ -6,39 +6,25 @@ from typing import Any
 
 from regard.config import Run, Tables, build_run, read_tables, tasks_of
 from regard.models import FAMILIES
+from regard.registry import Registry
 from regard.run_folder import RunFolder
-from regard.tasks import (
-    bidirectional_lm,
-    captioning,
-    finetuning,
-    image_classification,
-    image_generation,
-    language_model,
-    masked_lm,
-    mixing,
-    span_corruption,
-    speech,
-    text_classification,
-    translation,
-    word_vectors,
-)
 from regard.tasks.task import Task
 
 __all__ = ["TASKS", "make_run", "read_run", "run_name", "task_of"]
 
-TASKS: dict[str, Task[Any, Any, Any, Any]] = {
-    "translation": translation.TASK,
-    "language_model": language_model.TASK,
-    "masked_lm": masked_lm.TASK,
-    "bidirectional_lm": bidirectional_lm.TASK,
-    "span_corruption": span_corruption.TASK,
-    "text_classification": text_classification.TASK,
-    "word_vectors": word_vectors.TASK,
-    "image_classification": image_classification.TASK,
-    "image_generation": image_generation.TASK,
-    "captioning": captioning.TASK,
-    "speech": speech.TASK,
-}
+TASKS = Registry[Task[Any, Any, Any, Any]]("TASK", {
+    "translation": "regard.tasks.translation",
+    "language_model": "regard.tasks.language_model",
+    "masked_lm": "regard.tasks.masked_lm",
+    "bidirectional_lm": "regard.tasks.bidirectional_lm",
+    "span_corruption": "regard.tasks.span_corruption",
+    "text_classification": "regard.tasks.text_classification",
+    "word_vectors": "regard.tasks.word_vectors",
+    "image_classification": "regard.tasks.image_classification",
+    "image_generation": "regard.tasks.image_generation",
+    "captioning": "regard.tasks.captioning",
+    "speech": "regard.tasks.speech",
+})  # fmt: skip
 
 
 def task_of(run: Run) -> Task[Any, Any, Any, Any]:
@@ -65,6 +51,8 @@ def run_name(what: str | Path, changes: Iterable[str] = ()) -> str:
 
 def make_run(name: str, tables: Tables, changes: Iterable[str] = ()) -> Run:
     """Make a new run of the tables of a TOML file; one with `init` or `init_encoder` takes over what that decides."""
+    from regard.tasks import finetuning, mixing  # a trained run needs neither
+
     if tables.get("init_encoder"):
         finetuning.inherit_encoder(tables, changes, FAMILIES, read_run)
     family = str(tables.get("model", {}).get("family", "transformer"))

@@ -28,7 +28,7 @@ NEW_HEAD = "classifier."  # weights that are always initialized anew
 def inherit(tables: Tables, changes: Iterable[str], families: Mapping[str, Family], tasks: Mapping[str, TaskSpec],
             read: Callable[[Path], Run]) -> Any:  # fmt: skip
     """Put what `init` decides into the tables of a run; → the model config to start from.  `read` reads a run.toml."""
-    init = RunFolder(str(tables["init"]))
+    init = RunFolder.find(str(tables["init"]))
     family, config = read_config(init.path)
     model, default = tables.get("model", {}), families[family].sizes
     own = str(model.get("family", "transformer"))
@@ -53,7 +53,7 @@ def inherit(tables: Tables, changes: Iterable[str], families: Mapping[str, Famil
 
 def inherit_encoder(tables: Tables, changes: Iterable[str], families: Mapping[str, Family], read: Callable[[Path], Run]) -> None:
     """Put the image model of `init_encoder`, and how it reads images, into the tables of a caption run."""
-    folder = RunFolder(str(tables["init_encoder"]))
+    folder = RunFolder.find(str(tables["init_encoder"]))
     family, config = read_config(folder.path)
     model = tables.setdefault("model", {})
     own = str(model.get("family", "transformer"))
@@ -80,16 +80,20 @@ def load_encoder_weights(run: Run, model: nn.Module) -> None:
     """Start the image encoder from the weights of `init_encoder`, but for its classifier."""
     encoder = model.encoder
     assert isinstance(encoder, ImageEncoder)
-    load_weights(encoder.net, RunFolder(run.init_encoder).weights, new=NEW_HEAD)
+    load_weights(encoder.net, RunFolder.find(run.init_encoder).weights, new=NEW_HEAD)
 
 
 def copy_tokenizer(run: Run, file: Path) -> None:
     """Copy the tokenizer of `init`; a model of images has none."""
-    tokenizer = RunFolder(run.init).tokenizer
+    source = RunFolder.find(run.init)
+    if source.target_tokenizer.exists():
+        raise ValueError(f"init={run.init} has a tokenizer of its own for the target; such a model is imported to translate, and "
+                         f"cannot be trained: start from a run with one tokenizer")  # fmt: skip
+    tokenizer = source.tokenizer
     if tokenizer.exists():
         shutil.copyfile(tokenizer, file)
 
 
 def load_init_weights(run: Run, model: nn.Module) -> None:
     """Start from the weights of `init`, but for the classifier."""
-    load_weights(model, RunFolder(run.init).weights, new=NEW_HEAD)
+    load_weights(model, RunFolder.find(run.init).weights, new=NEW_HEAD)

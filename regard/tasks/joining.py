@@ -57,6 +57,16 @@ class SentenceTranslator(NamedTuple):
     unk: int  # of answers
     penalty: float
 
+    def into(self, language: Sequence[int]) -> "SentenceTranslator":
+        """The same with the code of a language, if it is not empty, before each sentence."""
+        if not language:
+            return self
+        code = [*language]
+        return self._replace(
+            encode=lambda texts: [code + ids for ids in self.encode(texts)],
+            offsets=lambda texts: [[(0, 0)] * len(code) + spans for spans in self.offsets(texts)],
+        )
+
 
 def join_texts(parts: Sequence[str], answers: Sequence[str]) -> str:
     """Put answers between the texts around them: `parts` are the texts at even places, `answers` belong to those at odd ones.

@@ -3,6 +3,7 @@
 import dataclasses
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -14,25 +15,14 @@ from regard.layers.conv import fold_batch_norms
 from regard.models import load_model, new_model, read_config
 from regard.run_folder import RunFolder
 from regard.tasks import read_run, task_of
-from regard.tasks.bidirectional_lm import BidirectionalLM
-from regard.tasks.captioning import ImageCaptioner
-from regard.tasks.image_classification import ImageClassifier
-from regard.tasks.image_generation import ImageGenerator
-from regard.tasks.language_model import TextGenerator
-from regard.tasks.masked_lm import MaskedLM
 from regard.tasks.origin import parameter_count, remember_folder
-from regard.tasks.speech import Transcriber
-from regard.tasks.text_classification import TextClassifier
-from regard.tasks.text_embedding import TextEmbedder
-from regard.tasks.translation import Translator
-from regard.tasks.word_vectors import WordVectors
 
-__all__ = ["Predictor", "TextPredictor", "load", "pick_device", "steps_of"]
+if TYPE_CHECKING:
+    from regard.tasks.predictors import Predictor
+
+__all__ = ["load", "pick_device", "steps_of"]
 
 _SEEDING = threading.Lock()
-
-TextPredictor = Translator | TextGenerator | MaskedLM | TextClassifier | TextEmbedder
-Predictor = TextPredictor | WordVectors | BidirectionalLM | ImageClassifier | ImageGenerator | ImageCaptioner | Transcriber
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -49,8 +39,8 @@ def pick_device(wanted: str) -> torch.device:
     return torch.device(wanted)
 
 
-def load(folder: str | Path, device: str = "auto", precision: str = "float32", step: int | None = None) -> Predictor:
-    """Open a run folder: `regard.load("runs/multi30k").translate(["…"], beam=5)`.
+def load(folder: str | Path, device: str = "auto", precision: str = "float32", step: int | None = None) -> "Predictor":
+    """Open a run folder, or a model that ships with regard by its name: `regard.load("en-it").translate(["…"], beam=5)`.
 
     The predictor is for inference, not for training.  With `precision="int8"` weights are rounded to 8 bits: faster on a CPU and
     about as good; activations are quantized by batch, so an answer may differ with the batch it is in.  `step` asks for the
@@ -58,7 +48,7 @@ def load(folder: str | Path, device: str = "auto", precision: str = "float32", s
     """
     if not isinstance(folder, str | Path):
         raise ValueError(f"a run folder of type {type(folder).__name__}; give its path, such as runs/multi30k")
-    files = RunFolder(folder)
+    files = RunFolder.find(folder)
     where = torch.device("cpu") if precision == "int8" and device == "auto" else pick_device(device)
     if precision == "int8" and where.type != "cpu":
         raise ValueError(f"precision int8 on {where}; it is for the cpu")
@@ -74,8 +64,9 @@ def load(folder: str | Path, device: str = "auto", precision: str = "float32", s
         task, model = task_of(run), fold_batch_norms(model.to(where))
         ready = probe.passed(model) if precision != "float32" or task.decodes else model
         predictor = task.predictor(ready, run, tokenizer, labels)
-        if isinstance(predictor, Translator) and (vocab := getattr(run.model, "target_vocab", 0)):
-            target = Tokenizer.load(files.target_tokenizer)
+        vocab = getattr(run.model, "target_vocab", 0)
+        if hasattr(predictor, "target_tokenizer") and (vocab or files.target_tokenizer.exists()):
+            target, vocab = Tokenizer.load(files.target_tokenizer), vocab or run.model.vocab
             if target.vocab > vocab:
                 raise ValueError(f"{files.target_tokenizer} has {target.vocab:,} tokens, the model's target vocabulary "
                                  f"{vocab:,}; restore the tokenizer it was imported with")  # fmt: skip

@@ -5,15 +5,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from importlib.metadata import version
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-import jiwer
 import numpy as np
 import numpy.typing as npt
 import torch
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, nn
+
+if TYPE_CHECKING:  # imported where they score: a model that only answers does not wait for them
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
 __all__ = ["Batch", "Score", "alignment_error_rate", "caption_scores", "classification_scores", "evaluate", "sentence_chrf",
            "share", "spearman", "to_device", "transcript_scores", "translation_scores", "wilson"]  # fmt: skip
@@ -88,6 +89,9 @@ def translation_scores(answers: Sequence[str], references: Sequence[Sequence[str
     The third score is BLEU on lower-cased tokens: the text's own tokens if it is `tokenized` (as published Multi30k scores are
     computed), else those of sacreBLEU's 13a.
     """
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
     right = sum(answer in refs for answer, refs in zip(answers, references, strict=True))
     tokens = BLEU(lowercase=True, tokenize="none" if tokenized else "13a", force=True)
     lower = "BLEU, tokenized, lower-cased" if tokenized else "BLEU, lower-cased"
@@ -99,12 +103,16 @@ def translation_scores(answers: Sequence[str], references: Sequence[Sequence[str
 
 def sentence_chrf(answers: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
     """The chrF of each answer by itself."""
+    from sacrebleu.metrics.chrf import CHRF
+
     metric = CHRF()
     return [metric.sentence_score(answer, list(refs)).score for answer, refs in zip(answers, references, strict=True)]
 
 
 def caption_scores(answers: Sequence[str], references: Sequence[Sequence[str]], tokenized: bool) -> list[Score]:
     """BLEU-1 to BLEU-4 of captions with one or more references each; `tokenized`: words are separated by spaces already."""
+    from sacrebleu.metrics.bleu import BLEU
+
     right = sum(answer in refs for answer, refs in zip(answers, references, strict=True))
     streams, scores = _reference_streams(references), []
     for order in range(1, 5):
@@ -119,7 +127,7 @@ def _reference_streams(references: Sequence[Sequence[str]]) -> list[list[str | N
     return [[refs[i] if i < len(refs) else None for refs in references] for i in range(most)]
 
 
-def _corpus_score(name: str, metric: BLEU | CHRF, answers: Sequence[str], streams: Any, bootstrap: int = 0) -> Score:
+def _corpus_score(name: str, metric: "BLEU | CHRF", answers: Sequence[str], streams: Any, bootstrap: int = 0) -> Score:
     logger = logging.getLogger("sacrebleu")
     before = logger.level
     try:
@@ -135,6 +143,8 @@ def _corpus_score(name: str, metric: BLEU | CHRF, answers: Sequence[str], stream
 
 def transcript_scores(answers: Sequence[str], references: Sequence[str]) -> list[Score]:
     """Word and character error rate of transcripts, by jiwer, and how many are exact."""
+    import jiwer
+
     words = jiwer.process_words(list(references), list(answers))
     characters = jiwer.process_characters(list(references), list(answers))
     exact = sum(answer == reference for answer, reference in zip(answers, references, strict=True))

@@ -40,7 +40,7 @@ def _parts(data: TextData, task: str, whole: float, depth: int) -> Iterator[MixP
     if depth > MAX_RUNS:
         raise ValueError(f"data.mix={data.mix} leads through more than {MAX_RUNS} runs; give files instead")
     for name, share in parse_mix(data.mix):
-        files = RunFolder(name)
+        files = RunFolder.find(name)
         if files.run.exists():
             old_task, old = _read_data(files.run)
             if old_task != task or old is None:
@@ -72,7 +72,7 @@ def _text_data(tables: Tables) -> tuple[str, TextData | None]:
 
 def advise_mixing(run: Run) -> str:
     """What to tell of a run that fine-tunes another on other data, which it may forget."""
-    file = RunFolder(run.init).run if run.init and not run.data.mix else None
+    file = RunFolder.find(run.init).run if run.init and not run.data.mix else None
     if file is None or not file.exists():
         return ""
     task, data = _read_data(file)
@@ -97,7 +97,7 @@ def training_data(run: Run) -> Iterator[TextData]:
 def earlier_runs(init: str) -> Iterator[Tables]:
     """The tables of the run that was started from, of the one which that started from, and so on, as far as they are there."""
     for _ in range(MAX_RUNS):
-        if not init or not (file := RunFolder(init).run).exists():
+        if not init or not (file := RunFolder.find(init).run).exists():
             return
         _, tables = read_tables(file, (), {})
         yield tables
@@ -115,7 +115,7 @@ def score_mixed(task: Task[Any, Any, Any, Any], predictor: Any, options: ScoreOp
             continue
         scores += [score._replace(name=f"{part.name}: {score.name}") for score in found]
         started_here = run.init and Path(run.init).resolve() == Path(part.name).resolve()
-        before = _final_scores(RunFolder(part.name).log) if started_here else {}
+        before = _final_scores(RunFolder.find(part.name).log) if started_here else {}
         if (main := found[0]).name in before:
             scores.append(Score(f"{part.name}: {main.name} before", before[main.name], f"from the log of {part.name}", main.unit))
     return scores

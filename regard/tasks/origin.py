@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from regard.config import Run
+from regard.shipped import short_name
 
 __all__ = ["Loaded", "folder_of", "parameter_count", "predictor_repr", "remember_folder"]
 
@@ -45,5 +46,6 @@ def parameter_count(model: nn.Module) -> int:
 
 def predictor_repr(predictor: Loaded) -> str:
     """One line: the class, the run folder or name, the family and the number of parameters."""
-    where = folder_of(predictor) or predictor.run.name
+    folder = folder_of(predictor)
+    where = short_name(folder) if folder else predictor.run.name
     return f"{type(predictor).__name__}({where}, {predictor.run.family}, {parameter_count(predictor.model):,} parameters)"

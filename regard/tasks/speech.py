@@ -48,7 +48,7 @@ BATCH_SECONDS = 60.0  # of sound decoded at once, padding included
 SILENCE = 1e-4  # largest sample of a piece that is not searched: normalising would amplify its rounding errors
 PAUSE = 0.4  # seconds between two words from which neither reaches the middle
 RESTRICTIONS = ("min_length", "max_length", "no_repeat_ngram_size", "repetition_penalty", "suppress_tokens", "bad_words",
-                "forced_bos", "forced_eos")  # of [decode]: only a search of tokens obeys them  # fmt: skip
+                "forced_bos", "forced_eos", "renormalize_logits")  # of [decode]: only a search of tokens obeys them  # fmt: skip
 SAMPLED = 3  # validation utterances transcribed at every evaluation
 
 Samples = npt.NDArray[Any] | Tensor  # (N,), or (N, channels)
@@ -413,7 +413,9 @@ TASK: Task[SpeechModel, SpeechDataset, SpeechBatch, Transcriber] = Task(
     name="speech",
     kinds=KINDS,
     data=AudioData,
-    card=Card("transcribes speech", "automatic-speech-recognition", "transcribe", 'transcribe(["clip.wav"])', "clip.wav"),
+    card=Card(
+        "transcribes speech", "automatic-speech-recognition", "transcribe", 'transcribe(["clip.wav"])', "clip.wav", "audio"
+    ),
     prepare=_prepare,
     batches=_batches,
     validation=_validation,

@@ -6,7 +6,7 @@ The training loop, the model card, scoring and the command line ask the task of 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor, nn
 
@@ -52,6 +52,7 @@ class Card(NamedTuple):
     verb: str  # of the command line
     call: str  # the same in Python
     words: str = '"…"'  # what the verb is given
+    reads: Literal["text", "image", "audio", "nothing"] = "text"  # its kind
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,20 @@ class Translator:
         how = SentenceTranslator(self.encode, target.encode, partial(self.decode_ids, target), target.ids_to_tokens,
                                  translate_ids, self.tokenizer.offsets, self._attend, self.max_len, target.special.unk,
                                  penalty)  # fmt: skip
-        return translate_texts(how, texts, sources, split, protect, observers)  # type: ignore[arg-type]
+        languages: dict[tuple[int, ...], list[int]] = {}  # code of a language → texts that begin with it
+        rests: list[str] = []
+        for row, text in enumerate(texts):
+            code, rest = self.tokenizer.split_language(text)  # type: ignore[arg-type]
+            languages.setdefault(tuple(code), []).append(row)
+            rests.append(rest.lstrip(" ") if code else rest)
+        answers: dict[int, Translation] = {}
+        for language, rows in languages.items():
+            found = translate_texts(
+                how.into(language), [rests[row] for row in rows], [sources[row] for row in rows], split, protect,
+                None if observers is None else [observers[row] for row in rows],
+            )  # fmt: skip
+            answers.update(zip(rows, found, strict=True))
+        return [answers[row] for row in range(len(texts))]
 
     def _attend(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[list[float]] | None]:
         """The attention of the tokens of each translation to those of its source, if the model has cross-attention."""

@@ -1,22 +1,27 @@
 """The model card: what a run folder's README.md says of data, licence, scores and the command."""
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from regard.config import Run
-from regard.data.sources import SOURCES
-from regard.data.text.splits import licence_of
-from regard.tasks import task_of
-from regard.tasks.metrics import Score
+if TYPE_CHECKING:  # a card is read without torch
+    from regard.config import Run
+    from regard.tasks.metrics import Score
 
-__all__ = ["card"]
+__all__ = ["CardFacts", "card", "read_card", "usage"]
 
 
-def card(run: Run, *, folder: Path, version: str, command: str, parameters: int, minutes: float, steps: int, loss: float,
-         scores: Sequence[Score], batches: int) -> str:  # fmt: skip
+def card(run: "Run", *, folder: Path, version: str, command: str, parameters: int, minutes: float, steps: int, loss: float,
+         scores: "Sequence[Score]", batches: int) -> str:  # fmt: skip
     """Markdown with the front matter that model hubs read; `folder` is where the run is."""
+    from regard.data.sources import SOURCES
+    from regard.data.text.splits import licence_of
+    from regard.tasks import task_of
+
     task, data = task_of(run), run.data
     pairs = SOURCES[data.source].pairs if data.source in SOURCES else ()
     languages = (data.pair or pairs[0]).split("-") if pairs else []
@@ -53,13 +58,54 @@ Scores on validation data{task.score_text(run)}:
 {table}
 Use it on the command line, or in Python:
 
-    regard {task.card.verb} {shlex.quote(str(folder))} {task.card.words}
-
-    regard.load({json.dumps(str(folder), ensure_ascii=False)}).{task.card.call}
+{usage(run, str(folder))}
 """
 
 
-def _row(score: Score) -> str:
+def usage(run: "Run", name: str) -> str:
+    """How a run is used, on the command line and in Python; `name` is its folder, or that of a shipped model."""
+    from regard.tasks import task_of
+
+    about = task_of(run).card
+    return f"""    regard {about.verb} {shlex.quote(name)} {about.words}
+
+    regard.load({json.dumps(name, ensure_ascii=False)}).{about.call}"""
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card says; empty where it says nothing."""
+
+    does: str = ""
+    languages: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()  # the rows of its first table
+    scores: tuple[tuple[str, str, str], ...] = ()  # name, value, and what it was computed on
+    scored_on: str = ""  # which data, and how
+    usage: str = ""  # the command
+
+    def fact(self, key: str) -> str:
+        """The value of a row of the first table."""
+        return dict(self.facts).get(key, "")
+
+
+def read_card(text: str) -> CardFacts:
+    """Read what `card` has written."""
+    does = re.search(r"^An? \S+ that (.+?), trained by regard", text, flags=re.M)
+    scored_on, command = re.search(r"^Scores on (.*):$", text, flags=re.M), re.search(r"^Use it .*\n\n +(.*)$", text, flags=re.M)
+    languages = re.search(r"^language: \[(.*)\]$", text, flags=re.M)
+    rows = [re.split(r"(?<!\\)\|", line.strip()[1:-1]) for line in text.splitlines() if re.match(r"\| [^|]", line)]
+    cells = [[cell.strip().strip("`").replace("\\|", "|") for cell in row] for row in rows]
+    return CardFacts(
+        does[1] if does else "",
+        tuple(languages[1].split(", ")) if languages else (),
+        tuple((row[0], row[1]) for row in cells if len(row) == 2),
+        tuple((row[0], row[1], row[2]) for row in cells if len(row) == 3 and row[0]),
+        scored_on[1] if scored_on else "",
+        command[1] if command else "",
+    )
+
+
+def _row(score: "Score") -> str:
     """A row of the table of scores; a bar of a signature would start another cell."""
     details = score.details.replace("|", "\\|")
     return f"| {score.name} | {score.value:.2f}{f' {score.unit}' if score.unit else ''} | `{details}` |\n"

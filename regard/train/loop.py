@@ -29,6 +29,7 @@ from regard.data.terminal import printable
 from regard.data.units import format_size
 from regard.models import load_weights, new_model, read_config, saved_tensors, state_tensors
 from regard.run_folder import RunFolder
+from regard.shipped import find_run
 from regard.tasks import task_of
 from regard.tasks.finetuning import copy_tokenizer, load_encoder_weights, load_init_weights
 from regard.tasks.load import pick_device
@@ -191,7 +192,7 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
     with console.status("") as status:
         dataset = task.prepare(run, tokenizer, report, lambda what, done: status.update(Text(printable(f"{what}: {done:,}"))))
     if not resuming:
-        vocab = read_config(Path(run.init))[1].vocab if run.init and dataset.tokenizer else None
+        vocab = read_config(find_run(run.init))[1].vocab if run.init and dataset.tokenizer else None
         counted = {"vocab": vocab or dataset.tokenizer.vocab} if dataset.tokenizer else {}
         counted |= {"classes": len(dataset.labels)} if dataset.labels else {}
         run = dataclasses.replace(run, model=dataclasses.replace(run.model, **counted))

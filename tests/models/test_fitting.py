@@ -7,10 +7,10 @@ import time
 
 import pytest
 import torch
-from safetensors.torch import save
+from safetensors.torch import save, save_file
 from torch import nn
 
-from regard.models import FAMILIES, build_without_memory, load_model, saved_tensors, state_tensors
+from regard.models import FAMILIES, build_without_memory, load_model, new_model, preset, saved_tensors, state_tensors
 from regard.models.gpt import GPTConfig
 from regard.models.transformer import TransformerConfig
 from regard.run_folder import RunFolder
@@ -126,3 +126,16 @@ def test_an_older_run_without_the_newer_keys_still_loads(tmp_path):
     values = json.loads(file.read_text())
     file.write_text(json.dumps({key: value for key, value in values.items() if key not in ("activation", "eps", "tied")}))
     assert load_model(run).config == GPT
+
+
+@pytest.mark.parametrize("size", ["transformer-tiny", "gpt-tiny", "t5-tiny"])
+def test_loading_takes_every_parameter_and_buffer_from_the_file_though_none_is_initialized(tmp_path, size):
+    family, config = preset(size)
+    model = new_model(family, config, seed=1).eval()
+    save_file(saved_tensors(model), RunFolder(tmp_path).weights)
+    RunFolder(tmp_path).write_description(family, dataclasses.asdict(config), "0")
+    loaded = load_model(tmp_path)
+    wanted = dict(model.named_buffers()) | dict(model.named_parameters())
+    found = dict(loaded.named_buffers()) | dict(loaded.named_parameters())
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)

@@ -141,7 +141,8 @@ def import_file(tmp_path, monkeypatch):
     def write(name, code):
         file = tmp_path / f"{name}.py"
         file.write_text(code)
-        spec = importlib.util.spec_from_file_location(f"added_{name}", file)
+        folder = "tasks" if "TASK = " in code else "models"
+        spec = importlib.util.spec_from_file_location(f"regard.{folder}.{name}", file)
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, spec.name, module)
         spec.loader.exec_module(module)
@@ -222,7 +223,7 @@ def text_file(tmp_path):
 
 def test_the_model_of_contributing_is_one_file_and_one_line(import_file, monkeypatch, regard, text_file, tmp_path):
     toy = import_file("toy", example("Add a model", "class Toy"))
-    monkeypatch.setitem(FAMILIES, *entry(example("Add a model", "Family("), Family=Family, toy=toy))
+    monkeypatch.setitem(FAMILIES, *entry(example("Add a model", '"toy": ')))
     result = regard("train", "gpt", "model=toy-tiny", *text_file, *FEW, "train.steps=4", "--out", tmp_path / "run")
     assert result.code == 0, result.err
     assert isinstance(load(tmp_path / "run").model, toy.Toy)
@@ -233,7 +234,7 @@ def test_the_model_of_contributing_is_one_file_and_one_line(import_file, monkeyp
 
 def test_the_task_of_contributing_is_one_file_and_one_line(import_file, monkeypatch, regard, text_file, tmp_path):
     next_token = import_file("next_token", example("Add a task", "TASK = Task("))
-    monkeypatch.setitem(TASKS, *entry(example("Add a task", "next_token.TASK"), next_token=next_token))
+    monkeypatch.setitem(TASKS, *entry(example("Add a task", '"next_token": ')))
     small = ("model.dim=16", "model.depth=1", "model.heads=2", "train.steps=4")
     result = regard("train", "gpt", "task=next_token", *small, *text_file, *FEW, "--out", tmp_path / "run")
     assert result.code == 0, result.err
