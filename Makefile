@@ -12,12 +12,14 @@ AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS
 PYTEST := $(BIN)/python -m pytest --durations=25
 PARALLEL := -n logical --maxprocesses 8  # a process for each core, with one thread
 
-.PHONY: demo test test-all test-avx2 test-threads test-slow lint bench clean
+.PHONY: demo docs test test-all test-avx2 test-threads test-slow lint bench clean
 
-demo: $(VENV)/installed  ## learn English to Italian phrases in about a minute, translate unseen ones, show the attention
-	$(BIN)/regard train phrasebook --fresh
-	$(BIN)/regard translate runs/phrasebook "I love you very much" "They do not want the old cats here" "He finds the black cat tomorrow"
-	$(BIN)/regard show runs/phrasebook "They do not want the old cats here"
+demo: $(VENV)/installed  ## translate with the model that ships, show the alignment, write the page of all layers and heads
+	$(BIN)/regard models
+	$(BIN)/regard translate "I love you very much" "Where is the station?" "She has never seen the sea."
+	FORCE_COLOR=1 $(BIN)/regard show "I love you very much"
+	$(BIN)/regard show "I love you very much" --out map.html
+	@echo 'Next: open map.html in a browser; $(BIN)/regard serve opens the explorer; $(BIN)/regard train phrasebook trains a model in a minute'
 
 test: lint test-all test-avx2 test-threads  ## lint, types, import order, tests with this processor's kernels, with AVX2, with all threads
 
@@ -40,6 +42,9 @@ lint: $(VENV)/tested
 	$(BIN)/lint-imports
 	$(BIN)/python tests/web/tsc.py  # types of the explorer page
 
+docs: $(VENV)/tested  ## the documentation as a site that opens from disk, in site/
+	$(BIN)/python docs/build_site.py
+
 bench: $(VENV)/installed  ## speed on this machine compared with peers, about two hours; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/training.py --size all --allocator both
 	$(BIN)/python benchmarks/training.py --curves
@@ -51,7 +56,7 @@ bench: $(VENV)/installed  ## speed on this machine compared with peers, about tw
 	$(BIN)/python benchmarks/plots.py
 
 clean:  ## remove the virtual environment and caches; runs/ stays
-	rm -rf $(VENV) benchmarks/.venv benchmarks/.cache build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) site benchmarks/.venv benchmarks/.cache build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"regard needs Python 3.11 or newer, this is {v.major}.{v.minor}; set PYTHON=python3.11")'
