@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 
 VIEWS = ("answer", "heads", "steps", "whatif", "decoding", "learning")
 _FRAMES = "() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+# Events of requests reach this process late on a busy machine, so the page counts the requests whose answers have not begun.
+_COUNT = """const real = window.fetch.bind(window);
+window.unanswered = 0;
+window.fetch = (...given) => { window.unanswered++; return real(...given).finally(() => window.unanswered--); };"""
+_QUIET = """() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(() => drawn(!window.unanswered
+  && document.documentElement.dataset.phase === "idle" && !document.querySelector(".placard-loading, [aria-busy=true]")))))"""
 _CELLS = """rows => rows.map(row => [...row.querySelectorAll("td")].map(
   cell => cell.dataset.weight ?? cell.dataset.value ?? cell.textContent))"""
 
@@ -26,6 +32,7 @@ class ExplorerPage:
         page.on("request", lambda request: self._waiting.add(request))
         for event in ("requestfinished", "requestfailed"):
             page.on(event, lambda request: self._waiting.discard(request))
+        page.add_init_script(_COUNT)
         page.route("**/inspect/stream", self._keep)  # a browser does not keep the body of a stream
         page.goto(f"{address}#{view}" if view else address)
         page.locator("html[data-ready=true]").wait_for()
@@ -56,12 +63,9 @@ class ExplorerPage:
         route.fulfill(response=response)
 
     def settled(self) -> None:
-        """Wait until no request is under way, nothing is shown as loading, and all is drawn."""
-        self.page.locator("html[data-phase=idle]").wait_for()
-        self.page.locator(".placard-loading").wait_for(state="detached")
+        """Wait until no request is under way, nothing is shown as loading or busy, and all is drawn."""
         give_up = time.monotonic() + 30
-        self.page.evaluate(_FRAMES)
-        while self._waiting:
+        while not self.page.evaluate(_QUIET) or self._waiting:
             assert time.monotonic() < give_up, f"no answer: {[request.url for request in self._waiting]}"
             self.page.evaluate(_FRAMES)
         self.page.evaluate(_FRAMES)
