@@ -1,0 +1,1 @@
+"""What self-attention, recurrence and convolution cost: operations, sequential steps, and path lengths."""

@@ -1,0 +1,1 @@
+"""Inference step by step: greedy and beam search, encoder and cache; published results."""

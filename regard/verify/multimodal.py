@@ -1,0 +1,1 @@
+"""Captions and speech: attention over the places of an image and the frames of a sound."""

@@ -1,0 +1,1 @@
+"""Batch norm against layer norm, with padding; residuals."""

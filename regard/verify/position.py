@@ -1,0 +1,1 @@
+"""How a model knows positions: the sinusoid, its binary analogy, relative offsets, and other ways."""

@@ -1,0 +1,53 @@
+"""Run checks: the same seed before each, one verdict after each."""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from regard.data.sources import describe_download
+from regard.verify.claim import Claim, Measurement, Verdict
+from regard.verify.plots import Curves, Heatmap
+
+__all__ = ["Result", "verify"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a check found."""
+
+    claim: Claim
+    verdict: Verdict
+    measurements: tuple[Measurement, ...] = ()
+    plots: tuple[Curves | Heatmap, ...] = ()
+    seconds: float = 0.0
+    reason: str = ""  # why it was not run, or the error that stopped it
+
+
+def verify(claims: Iterable[Claim], seed: int = 0) -> Iterator[Result]:
+    """Check one claim after another; nothing that a check does changes the random numbers of the next, or of the caller."""
+    for claim in claims:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield _verify(claim)
+
+
+def _verify(claim: Claim) -> Result:
+    if claim.check is None:
+        return Result(claim, Verdict.NOT_CHECKABLE, reason=claim.why_not)
+    for name in claim.data:
+        if missing := describe_download(name):
+            return Result(claim, Verdict.SKIPPED, reason=f"{missing}; a training that reads it, such as its recipe's, gets it")
+    start, measurements, plots, error = time.perf_counter(), list[Measurement](), list[Curves | Heatmap](), ""
+    try:
+        for finding in claim.check():
+            if isinstance(finding, Measurement):
+                measurements.append(finding)
+            else:
+                plots.append(finding)
+    except Exception as failure:  # a broken mechanism may also raise: the other checks still run
+        error = f"{type(failure).__name__}: {failure}".splitlines()[0]
+    fine = bool(measurements) and not error and all(measurement.holds for measurement in measurements)
+    seconds = time.perf_counter() - start
+    return Result(claim, claim.intended if fine else Verdict.FAILS, tuple(measurements), tuple(plots), seconds, error)

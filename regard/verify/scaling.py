@@ -1,0 +1,47 @@
+"""Why scores are divided by √d: the variance of a dot product, and what a softmax of large scores does."""
+
+from collections.abc import Iterator
+
+import torch
+
+from regard.layers.attention import attend
+from regard.verify.claim import Finding, at_least, claim, close
+from regard.verify.plots import Curves
+
+__all__: list[str] = []
+
+PAIRS = 10_000  # of queries and keys
+
+
+@claim(25, "001 002 004", "The dot product of two random vectors of width d has variance d; divided by √d it has variance 1.")
+def dot_products_are_scaled_to_variance_1() -> Iterator[Finding]:
+    raw, scaled = [], []
+    for width in (1, 2, 3, 64, 512):
+        q, k = torch.randn(2, PAIRS, 1, width)
+        dots = q @ k.transpose(-2, -1)
+        yield close(f"Var(q · k) / d, d = {width}", dots.var().item() / width, 1.0, within=0.1)
+        raw.append((width, dots.var().item()))
+        scaled.append((width, scores_of(q, k).var().item()))
+        yield close(f"variance of the scores of our attention, d = {width}", scaled[-1][1], 1.0, within=0.1)
+    yield Curves("Variance of scores", "width d of a head", "variance", {"q · k": raw, "q · k / √d": scaled}, True, True)
+
+
+@claim(26, "004", "Without the scale, softmax gets peaked as the width grows: its entropy falls.")
+def softmax_of_unscaled_scores_is_peaked() -> Iterator[Finding]:
+    keys, lines = 64, {"scaled": list[tuple[float, float]](), "not scaled": list[tuple[float, float]]()}
+    for width in (4, 16, 64, 256, 1024):
+        q, k = torch.randn(2, 100, keys, width)
+        for name, scale in (("scaled", None), ("not scaled", 1.0)):
+            _, weights = attend(q, k, k, scale=scale, need_weights=True)
+            lines[name].append((width, torch.special.entr(weights).sum(-1).mean().item()))
+    yield at_least("entropy of scaled weights, d = 1024, nats (uniform: 4.16)", lines["scaled"][-1][1], 3.5)
+    yield at_least("how much lower it is without the scale, nats", lines["scaled"][-1][1] - lines["not scaled"][-1][1], 3.0)
+    yield Curves("Entropy of a row of attention over 64 keys", "width d of a head", "entropy in nats", lines, log_x=True)
+
+
+def scores_of(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """The scores before softmax that `attend` computes: differences of log-weights, to a key of zeros."""
+    keys = torch.cat((k, torch.zeros_like(k)), -2)
+    _, weights = attend(q, keys, keys, need_weights=True)
+    assert weights is not None
+    return (weights[..., 0].double() / weights[..., 1].double()).log()

@@ -1,0 +1,1 @@
+"""Feature superposition: more features than dimensions, and a sparse autoencoder that recovers them."""

@@ -1,0 +1,1 @@
+"""The Transformer of 2017: layers, stacks, sizes, masks, training with teacher forcing."""

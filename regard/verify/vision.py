@@ -1,0 +1,1 @@
+"""Attention for images beside ViT: convolutions with attention, local attention, pixels, Swin and MViT."""

@@ -1,0 +1,1 @@
+"""The Vision Transformer: patches, sizes, cost, and five drawbacks."""

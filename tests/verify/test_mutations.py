@@ -1,0 +1,41 @@
+"""Each check fails when its claim is broken, and holds when nothing is, with other random numbers too."""
+
+import pytest
+from mutation import Mutation, all_mutations
+
+from regard.verify.catalogue import all_claims
+from regard.verify.claim import Claim, Verdict
+from regard.verify.run import verify
+
+CLAIMS = {claim.name: claim for claim in all_claims()}
+CHECKED = [claim for claim in CLAIMS.values() if claim.check]
+
+
+def slow_if(slow: bool) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if slow else []
+
+
+@pytest.mark.parametrize("claim", [pytest.param(claim, id=claim.name, marks=slow_if(claim.slow)) for claim in CHECKED])
+def test_the_claim_has_its_verdict(claim: Claim):
+    [found] = verify([claim])
+    red = [f"{m.what}: {m.measured}, expected {m.expected}" for m in found.measurements if not m.holds]
+    assert found.verdict is claim.intended, found.reason or "; ".join(red)
+
+
+@pytest.mark.parametrize("mutation", [pytest.param(each, id=each.what, marks=slow_if(each.slow)) for each in all_mutations()])
+def test_a_mutation_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch):
+    mutation.apply(monkeypatch)
+    found = {result.claim.name: result.verdict for result in verify(CLAIMS[name] for name in mutation.catches)}
+    assert found == dict.fromkeys(mutation.catches, Verdict.FAILS)
+
+
+def test_every_check_is_broken_by_a_mutation():
+    caught = {name for mutation in all_mutations() for name in mutation.catches}
+    assert {claim.name for claim in CHECKED} <= caught
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_verdicts_stay_with_another_seed(seed: int):
+    found = {result.claim.name: result.verdict for result in verify((claim for claim in CHECKED if not claim.slow), seed)}
+    assert found == {claim.name: claim.intended for claim in CHECKED if not claim.slow}
