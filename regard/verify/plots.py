@@ -61,7 +61,8 @@ def to_svg(plot: Curves | Heatmap) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "regard", "font.size": 9, "text.color": INK, "axes.edgecolor": INK,
+    style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "regard", "font.size": 9, "text.color": INK,
+             "axes.edgecolor": INK,
              "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "font.family": "sans-serif"}  # fmt: skip
     with rc_context(style):
         figure = Figure(figsize=(5.2, 3.0), layout="constrained")
