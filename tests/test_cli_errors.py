@@ -159,9 +159,9 @@ def test_lines_that_are_not_text_are_skipped_and_listed_at_the_end(regard, small
 def test_an_unknown_command_is_refused_with_the_nearest(regard):
     assert_refused(regard("--", "tranlsate"), "no command 'tranlsate'")
     assert_refused(regard("tranlsate", "x"), "no command 'tranlsate' (did you mean 'translate'?)", "commands are train, recipes")
-    result = regard("verify", "x")
-    assert_refused(result, "no command 'verify'")
-    assert "verify --help" not in result.err
+    result = regard("summarize", "x")
+    assert_refused(result, "no command 'summarize'")
+    assert "summarize --help" not in result.err
 
 
 @pytest.mark.parametrize("name", ["\x1b[31mred", "a\x07b", "\x9b2J", "x\u202etxt.exe", "two\nlines"])

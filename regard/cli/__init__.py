@@ -29,6 +29,7 @@ from regard.cli.score import compare, score
 from regard.cli.serve import serve
 from regard.cli.trace import trace
 from regard.cli.train import recipes, train
+from regard.cli.verify import verify
 from regard.version import VERSION
 
 __all__ = ["app", "main"]
@@ -40,8 +41,7 @@ app = typer.Typer(
     help="Train, run and see inside Transformers, on your own data, on your own machine.",
 )  # fmt: skip
 VERBS = (train, recipes, translate, ask, generate, fill, classify, caption, transcribe, embed, neighbors, import_, export, score,
-         compare, show, serve, trace, positions, cost, runs,
-         models, doctor)  # fmt: skip
+         compare, show, serve, trace, positions, cost, verify, runs, models, doctor)  # fmt: skip
 for verb in VERBS:
     app.command(verb.__name__.rstrip("_"))(verb)
 

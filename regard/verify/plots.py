@@ -1,5 +1,6 @@
 """Plots of measured values, as data; drawn as SVG for the report, or in characters for the terminal."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,10 +47,13 @@ def to_text(plot: Curves | Heatmap, width: int = 60) -> str:
         low, high = min(map(min, rows)), max(map(max, rows))
         drawn = [f"  {name:>16.16}  {_blocks(row, low, high, width)}" for name, row in zip(names, rows, strict=True)]
         return "\n".join([f"  {plot.title}: rows {plot.y}, columns {plot.x}, {low:.3g} to {high:.3g}", *drawn])
-    drawn = []
-    for name, points in plot.lines.items():
-        ys = [y for _, y in points]
-        drawn.append(f"  {name:>24.24}  {_blocks(ys, min(ys), max(ys), width)}  {ys[0]:.3g} … {ys[-1]:.3g}")
+    scale = (lambda y: math.log10(max(y, 1e-12))) if plot.log_y else float
+    heights = {name: [scale(y) for _, y in points] for name, points in plot.lines.items()}
+    low, high = min(map(min, heights.values())), max(map(max, heights.values()))  # one scale for all lines
+    drawn = [
+        f"  {name:>24.24}  {_blocks(heights[name], low, high, width)}  {points[0][1]:.3g} … {points[-1][1]:.3g}"
+        for name, points in plot.lines.items()
+    ]
     xs = [x for points in plot.lines.values() for x, _ in points]
     return "\n".join([f"  {plot.title}: {plot.y}, for {plot.x} from {min(xs):.4g} to {max(xs):.4g}", *drawn])
 
