@@ -127,6 +127,8 @@ def close(what: str, measured: float | Tensor, expected: float | Tensor, *, rel:
 
     Of tensors the largest difference is shown.
     """
+    if isinstance(measured, Tensor) and isinstance(expected, Tensor) and measured.shape != expected.shape:
+        return Measurement(f"{what}: shape", str(tuple(expected.shape)), str(tuple(measured.shape)), False)
     if isinstance(measured, Tensor) and isinstance(expected, Tensor) and measured.numel() > 1:
         difference = (measured.double() - expected.double()).abs()
         limit = within + rel * expected.double().abs().max().item()
@@ -165,7 +167,7 @@ def refutes(what: str, measured: float | str | Tensor, notes_say: float | str | 
 
 def number(value: float) -> str:
     """A number as people read it: integers with commas, others with four significant digits."""
-    if value == int(value) if abs(value) < 1e15 else False:
+    if abs(value) < 1e15 and value == int(value):
         return f"{int(value):,}"
     return f"{value:.2e}" if value and not 1e-3 <= abs(value) < 1e6 else f"{value:.4g}"
 

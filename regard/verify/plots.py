@@ -1,6 +1,7 @@
 """Plots of measured values, as data; drawn as SVG for the report, or in characters for the terminal."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -94,7 +95,8 @@ def to_svg(plot: Curves | Heatmap) -> str:
         written = StringIO()
         figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = written.getvalue()
-    return text[text.index("<svg") :].replace(INK, "currentColor")
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    return re.sub(r"font-family: [^;\"]+", "font-family: inherit", text).replace(INK, "currentColor")
 
 
 def _blocks(values: Sequence[float], low: float, high: float, width: int) -> str:

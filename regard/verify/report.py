@@ -47,8 +47,11 @@ def coverage(claims: Sequence[Claim]) -> str:
 
 
 def page(results: Sequence[Result], about: About | None = None, *, title: str = "The lecture notes, measured",
-         link: Callable[[Claim], str] | None = None) -> str:  # fmt: skip
-    """An HTML page that needs no other file; `link` is the address at which a claim is checked now."""
+         link: Callable[[Claim], str] = lambda claim: "", back: str = "") -> str:  # fmt: skip
+    """An HTML page that needs no other file.
+
+    `link` is the address at which a claim is checked now, `back` that of the page before.
+    """
     chapters = dict.fromkeys(result.claim.chapter for result in results)
     counts = Counter(result.verdict for result in results)
     hide = "\n".join(
@@ -58,14 +61,16 @@ def page(results: Sequence[Result], about: About | None = None, *, title: str = 
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">',
         f"<title>{escape(title)} – regard</title><style>{STYLE.read_text(encoding='utf-8')}\n{hide}</style></head><body>",
+        f'<p><a href="{escape(back)}">Back</a></p>' if back else "",
         f"<h1>{escape(title)}</h1>",
-        f"<p>Each statement of the lecture notes with the number that was measured: {coverage([r.claim for r in results])}, "
-        f"in {len(results)} checks.</p>",
+        f"<p>Each statement of the lecture notes beside the number that was measured: {len(results)} checks of "
+        f"{coverage([result.claim for result in results])}.</p>" if len(chapters) > 1 else "",
         f'<p class="about">{_where(about)}</p>' if about else "",
-        '<fieldset class="filters"><legend>Show the claims whose verdict is</legend>',
+        '<fieldset class="filters"><legend>Show the claims whose verdict is</legend>' if len(counts) > 1 else "",
         *(f'<label><input type="checkbox" id="show-{_slug(verdict)}" checked autocomplete="off">'
-          f"{verdict} ({counts[verdict]})</label>" for verdict in VERDICTS if verdict in counts),
-        "</fieldset><main>",
+          f"{verdict} ({counts[verdict]})</label>" for verdict in VERDICTS if verdict in counts and len(counts) > 1),
+        "</fieldset>" if len(counts) > 1 else "",
+        "<main>",
     ]  # fmt: skip
     numbers = Counter[str]()
     for chapter in chapters:
@@ -91,7 +96,7 @@ def _slug(verdict: Verdict) -> str:
     return verdict.replace(" ", "-")
 
 
-def _article(result: Result, number: str, link: Callable[[Claim], str] | None) -> str:
+def _article(result: Result, number: str, link: Callable[[Claim], str]) -> str:
     claim = result.claim
     where = f"notes {', '.join(claim.notes)} · {claim.name.replace('_', ' ')}"
     where += f" · {result.seconds:.1f} s" if result.measurements else " · trains a model" if claim.slow else ""
@@ -105,8 +110,8 @@ def _article(result: Result, number: str, link: Callable[[Claim], str] | None) -
     if result.measurements:
         body.append(_table(result.measurements))
     body += [f"<figure>{to_svg(plot)}</figure>" for plot in result.plots]
-    if link and claim.check:
-        body.append(f'<p><a href="{escape(link(claim))}">Measure this</a></p>')
+    if claim.check and (address := link(claim)):
+        body.append(f'<p><a href="{escape(address)}">Measure it now</a></p>')
     if claim.check:
         body.append(
             f"<details><summary>The code of this check</summary><pre><code>{escape(code_of(claim))}</code></pre></details>"

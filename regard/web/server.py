@@ -31,6 +31,7 @@ from starlette.types import Receive, Scope, Send
 
 from regard.version import VERSION
 from regard.web.batching import Job, OutOfTime, QueueFull, ThreadClosed
+from regard.web.claims import add_claims
 from regard.web.endpoints import ENDPOINTS, check_values
 from regard.web.error_bodies import error_body, one_line
 from regard.web.explorer import ServedRun
@@ -135,6 +136,7 @@ def create_app(runs: Sequence[ServedRun], settings: Settings = Settings()) -> Fa
     add_libretranslate(app, serving)
     add_openai(app, serving)
     _add_health(app, serving)
+    add_claims(app)
     _add_page(app)
     return app
 

@@ -404,6 +404,7 @@ function startExplorer() {
       const list = await request("GET", "/runs");
       app.runs = list.runs;
       byId("version").textContent = list.version ? `regard ${list.version}` : "";
+      if (!app.embedded) byId("version").prepend(el("a", { href: "claims" }, "The lecture notes, measured"), " · ");
       runChoice.setOptions(app.runs.map((run) => ({ value: run.name, label: run.name })));
       if (!app.runs.length) throw new RequestError("This server has no runs. Start it with one: regard serve RUN", 0);
       chooseRun(app.runs[0].name, false);
