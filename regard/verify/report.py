@@ -13,7 +13,7 @@ from regard.verify.claim import Claim, Measurement, Verdict
 from regard.verify.plots import to_svg
 from regard.verify.run import Result
 
-__all__ = ["CORRECTIONS", "ROWS", "About", "code_of", "coverage", "page"]
+__all__ = ["CORRECTIONS", "ROWS", "About", "about_chapter", "code_of", "coverage", "page"]
 
 ROWS, CORRECTIONS = 88, 28  # of the inventory of the notes
 STYLE = Path(__file__).with_name("report.css")
@@ -74,7 +74,7 @@ def page(results: Sequence[Result], about: About | None = None, *, title: str = 
     ]  # fmt: skip
     numbers = Counter[str]()
     for chapter in chapters:
-        parts.append(f'<section id="{chapter}"><h2>{escape(_about_chapter(chapter))}</h2>')
+        parts.append(f'<section id="{chapter}"><h2>{escape(about_chapter(chapter))}</h2>')
         for result in results:
             if result.claim.chapter == chapter:
                 numbers[result.claim.row] += 1
@@ -88,7 +88,8 @@ def _where(about: About) -> str:
             f"seed {about.seed}; {escape(about.machine)}.")  # fmt: skip
 
 
-def _about_chapter(chapter: str) -> str:
+def about_chapter(chapter: str) -> str:
+    """What a chapter is about, in a line."""
     return (import_module(f"regard.verify.{chapter}").__doc__ or chapter).splitlines()[0].rstrip(".")
 
 
