@@ -20,10 +20,10 @@ sys.path.insert(0, str(DOCS.parent / "tests" / "verify"))
 INTRODUCTION = """\
 # The lecture notes, measured
 
-`regard verify` measures every statement of the five lecture notes and says what it found: it holds, it holds under a condition, or
-the notes are wrong and something else is right. A check is a short function that uses the package's own models.
-`regard verify 25 --explain` prints it with all its measurements and its plot, `regard verify --html report.html` writes a page with
-all plots, and `regard serve` has that page at `/claims`, where a click measures one claim.
+`regard verify` measures every statement of the five lecture notes and says what it found: it holds, it holds under a condition,
+or the notes are wrong and something else is right. A check is a short function that uses the package's own models.
+`regard verify 25 --explain` prints it with all its measurements and its plot, `regard verify --html report.html` writes a page
+with all plots, and `regard serve` has that page at `/claims`, where a click measures one claim.
 
 ```
 regard verify
