@@ -1,127 +1,410 @@
 """What self-attention, recurrence and convolution cost: operations, sequential steps, and path lengths.
 
-The four layers of the notes' table are the package's: `Attention`, a loop over its `GRUCell`, `ConvNorm` on an image of one row, and
-Swin's attention within windows, which is the table's restricted self-attention.
+The four layers of the notes' table are the package's: `Attention`, a loop over its `GRUCell`, `ConvNorm` on an image of one row,
+and Swin's attention within windows, which is the table's restricted self-attention.
 
-Shapes: n positions, d width, k places of a kernel (its side squared), r positions of a window (its side M squared).
+Shapes: n positions, d width, k positions of a kernel, r positions of a window (its side M squared).
 """
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node, saved_tensors_hooks
+from torch.autograd.graph import Node, get_gradient_edge, saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.layers.attention import Attention
 from regard.layers.biases import RelativePositionBias
+from regard.layers.block import EncoderBlock
 from regard.layers.conv import ConvNorm
 from regard.layers.mlp import MLP
 from regard.layers.norm import PreNorm
 from regard.layers.recurrent import GRUCell, LSTMCell
 from regard.layers.tap import watch
 from regard.models.swin import Block, keep_window
+from regard.models.transformer import Transformer, TransformerConfig
 from regard.verify.claim import Finding, at_least, at_most, between, claim, close, equals, refutes
-from regard.verify.plots import Curves
+from regard.verify.plots import Curves, Heatmap
 
 __all__: list[str] = []
 
-Layer = Callable[[Tensor], Tensor]  # (1, n, d) → (1, n, d)
+Points = list[tuple[float, float]]
 
 
-# The layers
+# The layers: (1, n, d) → (1, n, d)
 
 
-def self_attention(dim: int, heads: int = 1) -> Layer:
-    """Every position attends to all positions."""
-    return Attention(dim, heads)
-
-
-def recurrence(dim: int) -> Layer:
+class Recurrence(nn.Module):
     """A GRU: the product with the inputs for all positions at once, the rest one position after the other."""
-    cell = GRUCell(dim, dim)
 
-    def run(x: Tensor) -> Tensor:
-        hidden, states = x.new_zeros(len(x), dim), list[Tensor]()
-        for inputs in cell.inputs(x).unbind(1):
-            hidden = cell(inputs, hidden)
+    def __init__(self, dim: int):
+        super().__init__()
+        self.cell = GRUCell(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One state for each position."""
+        hidden, states = torch.zeros_like(x[:, 0]), list[Tensor]()
+        for inputs in self.cell.inputs(x).unbind(1):
+            hidden = self.cell(inputs, hidden)
             states.append(hidden)
         return torch.stack(states, 1)
 
-    return run
+
+class Convolution(nn.Module):
+    """A square kernel on an image of one row: its middle row is a kernel of k positions of a sequence."""
+
+    def __init__(self, dim: int, k: int = 3, dilation: int = 1):
+        super().__init__()
+        self.layer = ConvNorm(dim, dim, k).eval()
+        self.layer.conv.dilation = (dilation, dilation)
+        self.layer.conv.padding = (k // 2 * dilation, k // 2 * dilation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As many positions as before."""
+        return self.layer(x.transpose(1, 2)[:, :, None])[:, :, 0].transpose(1, 2)
 
 
-def convolution(dim: int, side: int = 3, dilation: int = 1) -> Layer:
-    """A square kernel on an image of one row, so that its neighbours are those of a sequence."""
-    layer = ConvNorm(dim, dim, side).eval()
-    layer.conv.dilation = (dilation, dilation)
-    layer.conv.padding = (side // 2 * dilation, side // 2 * dilation)
-    return lambda x: layer(x.transpose(1, 2)[:, :, None])[:, :, 0].transpose(1, 2)
-
-
-def window_attention(dim: int, side: int, shift: int = 0) -> Layer:
+class WindowAttention(nn.Module):
     """Swin's attention within windows of M · M positions, on a grid of M rows; `shift` moves the windows."""
-    block = Block(Attention(dim, 1), RelativePositionBias(1, side), MLP(dim, dim), partial(PreNorm, dim, 0.0), side, shift,
-                  keep_window)  # fmt: skip
-    return lambda x: block.attend_windows(x.unflatten(1, (side, -1))).flatten(1, 2)
+
+    def __init__(self, dim: int, side: int, shift: int = 0):
+        super().__init__()
+        self.side = side
+        attention, bias, mlp = Attention(dim, 1), RelativePositionBias(1, side), MLP(dim, dim)
+        self.block = Block(attention, bias, mlp, partial(PreNorm, dim, 0.0), side, shift, keep_window)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each position attends to its window."""
+        return self.block.attend_windows(x.unflatten(1, (self.side, -1))).flatten(1, 2)
+
+
+self_attention = partial(Attention, heads=1)
 
 
 # Three measures: operations, the longest chain of them, and who depends on whom
 
 
-def flops(make: Callable[[], Layer], n: int, d: int, operation: str = "") -> int:
+def flops(make: Callable[[int], nn.Module], n: int, d: int, operation: str = "") -> int:
     """FLOPs of the matrix products of a layer, or of one kind of them; a product of (a, b) and (b, c) counts 2abc."""
-    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        make()(torch.empty(1, n, d))
-    counts = counter.get_flop_counts()["Global"]
-    return sum(count for name, count in counts.items() if operation in str(name))
+    with torch.device("meta"):
+        layer, x = make(d), torch.empty(1, n, d)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        layer(x)
+    return sum(count for name, count in counter.get_flop_counts()["Global"].items() if operation in str(name))
 
 
-def chain_length(output: Tensor, source: Tensor) -> int:
-    """How many operations follow each other at least between a leaf and an output, on the longest way."""
-    leaf, [start] = _node_of_leaf(source), [output.grad_fn]
+def chain_length(layer: nn.Module, n: int, d: int) -> int:
+    """How many operations of a forward pass wait for each other: the longest way through its graph, from input to output."""
+    x = torch.randn(1, n, d, requires_grad=True)
+    start, leaf = get_gradient_edge(layer(x)).node, get_gradient_edge(x).node
     longest: dict[Node, float] = {leaf: 0.0}
     waiting = [start]
     while waiting:  # a loop: recursion would be as deep as the sequence is long
-        node = waiting[-1]
-        before = [parent for parent, _ in node.next_functions if parent is not None]
-        if todo := [parent for parent in before if parent not in longest and parent is not node]:
+        before = [parent for parent, _ in waiting[-1].next_functions if parent is not None]
+        if todo := [parent for parent in before if parent not in longest]:
             waiting += todo
-            continue
-        waiting.pop()
-        longest.setdefault(node, max((1 + longest[parent] for parent in before), default=-math.inf))
+        else:
+            longest.setdefault(waiting.pop(), max((1 + longest[parent] for parent in before), default=-math.inf))
     return int(longest[start])
 
 
-def _node_of_leaf(source: Tensor) -> Node:
-    return source.view_as(source).grad_fn.next_functions[0][0]
+def saved_bytes(layer: nn.Module, n: int, d: int) -> int:
+    """What autograd keeps for the backward pass, without the weights; a tensor that two operations keep counts once."""
+    sizes, tensors = {parameter.untyped_storage().data_ptr(): 0 for parameter in layer.parameters()}, list[Tensor]()
+
+    def keep(x: Tensor) -> Tensor:
+        tensors.append(x)  # alive, so that no address is used twice
+        sizes.setdefault(x.untyped_storage().data_ptr(), x.untyped_storage().nbytes())
+        return x
+
+    with saved_tensors_hooks(keep, lambda x: x):
+        layer(torch.randn(1, n, d, requires_grad=True))
+    return sum(sizes.values())
 
 
-def dependence(layer: Layer, n: int, d: int) -> Tensor:
+def dependence(layer: nn.Module, n: int, d: int = 4) -> Tensor:
     """Which outputs depend on which inputs, from the Jacobian: (n, n), True where output i changes with input j."""
-    x = torch.randn(1, n, d, dtype=torch.float64, requires_grad=True)
-    y = layer(x)[0]  # (n, d)
-    projected = (y * torch.randn_like(y)).sum(-1)  # a sum alone may be constant, as after a layer norm
+    x = torch.randn(1, n, d, dtype=torch.float64, requires_grad=True)  # double, so that small derivatives are not zero
+    y = layer.double()(x)[0]  # (n, d)
+    projected = (y * torch.randn_like(y)).sum(-1)
     rows = [torch.autograd.grad(output, x, retain_graph=True)[0][0] for output in projected]
     return torch.stack(rows).abs().sum(-1) > 0
 
 
-def path_length(layers: Sequence[Tensor]) -> float:
+def layers_needed(stack: Sequence[Tensor]) -> float:
     """Layers until the last position depends on the first, if these are stacked over and over: `dependence` of each."""
-    n = len(layers[0])
-    seen = torch.zeros(n, dtype=torch.bool).index_fill(0, torch.tensor(0), True)
-    for depth in range(1, 2 * n + 1):
-        seen = (layers[(depth - 1) % len(layers)] & seen).any(1)
+    n = len(stack[0])
+    seen = torch.zeros(n, dtype=torch.bool)
+    seen[0] = True
+    for depth in range(2 * n):
+        seen = (stack[depth % len(stack)] & seen).any(1)
         if seen[-1]:
-            return depth
+            return depth + 1
     return math.inf
 
 
-def exponent(points: Sequence[tuple[float, float]]) -> float:
+def exponent(points: Points) -> float:
     """The slope of a line through the logarithms."""
     x, y = torch.tensor(points, dtype=torch.float64).log().unbind(1)
     x = x - x.mean()
     return float((x * y).sum() / (x * x).sum())
+
+
+def seconds(runs: dict[str, Callable[[], object]], times: int = 7) -> dict[str, float]:
+    """The median time of each, in turns, so that a busy machine slows all alike."""
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(times):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            taken[name].append(time.perf_counter() - start)
+    return {name: statistics.median(each) for name, each in taken.items()}
+
+
+# Three ways to process a sequence
+
+
+@claim(21, "001", "After one RNN layer the last state sees the whole sequence, after one self-attention layer every output sees "
+       "all inputs; convolutions must be stacked.")  # fmt: skip
+def self_attention_sees_all_inputs_after_one_layer() -> Iterator[Finding]:
+    n, everything = 32, torch.ones(32, 32, dtype=torch.bool)
+    layers = {"RNN": Recurrence(4), "convolution, k = 3": Convolution(4), "self-attention": self_attention(4)}
+    sees = {name: dependence(layer, n) for name, layer in layers.items()}
+    rnn, convolution, attention = sees.values()
+    yield equals("RNN: inputs that the last output depends on, of 32", int(rnn[-1].sum()), n)
+    yield equals("RNN: who depends on whom is the lower triangle", torch.equal(rnn, everything.tril()), True)
+    yield equals("convolution, k = 3: inputs that an output in the middle depends on", int(convolution[16].sum()), 3)
+    yield at_least("convolutions, k = 3, until the last output sees the first of 32 inputs", layers_needed([convolution]), 16)
+    yield equals("self-attention: pairs of an output and an input it depends on, of 1,024", int(attention.sum()), n * n)
+    for name, each in sees.items():
+        yield Heatmap(f"What one layer sees: {name}", "input", "output", each.float())
+
+
+@claim(21, "001 003 004", "RNNs are not parallelizable: their states are computed one after the other; the outputs of "
+       "convolution and self-attention are computed in parallel.")  # fmt: skip
+def only_recurrence_waits_for_the_position_before() -> Iterator[Finding]:
+    lines = dict[str, Points]()
+    for name, layer in {"RNN": Recurrence(8), "convolution": Convolution(8), "self-attention": self_attention(8)}.items():
+        lines[name] = [(n, chain_length(layer, n, 8)) for n in (16, 32, 64)]
+    yield at_least("RNN: operations that wait for each other, n = 64", lines["RNN"][-1][1], 64)
+    yield close("RNN: how many more with twice the positions", lines["RNN"][-1][1] / lines["RNN"][-2][1], 2.0, within=0.1)
+    for name in ("convolution", "self-attention"):
+        yield equals(f"{name}: operations that wait for each other, n = 64, as for n = 16", lines[name][-1][1], lines[name][0][1])
+        yield at_most(f"{name}: as a fraction of those of the RNN, n = 64", lines[name][-1][1] / lines["RNN"][-1][1], 0.25)
+    yield Curves("Operations that wait for each other", "positions n", "operations on the longest way", lines, True, True)
+
+
+@claim(21, "001", "Self-attention is very memory intensive.",
+       condition="if its n × n weights are kept for the backward pass; the fused kernel computes them again")  # fmt: skip
+def kept_weights_take_memory_quadratic_in_n() -> Iterator[Finding]:
+    d, attention, sizes = 8, self_attention(8), (256, 512, 1024)
+    lines: dict[str, Points] = {"fused self-attention": [(n, saved_bytes(attention, n, d)) for n in sizes]}
+    with watch(attention):
+        lines["self-attention that keeps its weights"] = [(n, saved_bytes(attention, n, d)) for n in sizes]
+    lines["convolution"] = [(n, saved_bytes(Convolution(d), n, d)) for n in sizes]
+    lines["RNN"] = [(n, saved_bytes(Recurrence(d), n, d)) for n in (64, 128, 256)]
+    for name, points in lines.items():
+        expected = 2.0 if "keeps" in name else 1.0
+        yield close(f"{name}: exponent of n in the bytes kept for the backward pass", exponent(points), expected, within=0.2)
+    (_, fused), (_, kept) = lines["fused self-attention"][-1], lines["self-attention that keeps its weights"][-1]
+    yield at_least("bytes with kept weights / bytes of the fused kernel, n = 1024, d = 8", kept / fused, 5)
+    yield Curves("Memory of training", "positions n", "bytes kept for the backward pass", lines, True, True)
+
+
+@claim("c9", "001", "(−) good at long sequences: after one self-attention layer, each output sees all inputs.",
+       right="(+), as for the RNN: it sees the whole sequence after one layer, over a path that does not grow")  # fmt: skip
+def being_good_at_long_sequences_is_a_plus() -> Iterator[Finding]:
+    n, attention, recurrence = 32, self_attention(4), Recurrence(4)
+    layers = {"RNN": layers_needed([dependence(recurrence, n)]), "convolution": layers_needed([dependence(Convolution(4), n)])}
+    found = layers_needed([dependence(attention, n)])
+    yield equals("layers until the last output sees the first input: RNN, (+) in the notes", layers["RNN"], 1)
+    yield at_least("the same: convolution, (−) in the notes", layers["convolution"], 2)
+    yield refutes("sign of self-attention, which needs as many layers as the one of the two with that sign",
+                  "+" if found == layers["RNN"] else "−" if found == layers["convolution"] else "?", "−")  # fmt: skip
+    yield at_most("operations between the first input and the last output, self-attention / RNN, n = 32",
+                  chain_length(attention.float(), n, 4) / chain_length(recurrence.float(), n, 4), 0.5)  # fmt: skip
+
+
+@claim("c9", "001", "The residual connection elevates vanishing gradient.",
+       right="It alleviates it: without residuals the gradient vanishes on its way back, with them it does not")  # fmt: skip
+def residuals_alleviate_vanishing_gradients() -> Iterator[Finding]:
+    x, direction = torch.randn(2, 1, 16, 32)
+    blocks = Transformer(TransformerConfig(vocab=8, dim=32, depth=24, heads=4, dropout=0.0)).encoder
+    lines = {"residuals and norms": to_first_layer(blocks, x, direction, lambda block, h: block(h))}
+    for part in blocks.modules():  # without norms the residuals are all that differs
+        if isinstance(part, PreNorm):
+            part.norm = nn.Identity()
+    lines["residuals only"] = to_first_layer(blocks, x, direction, lambda block, h: block(h))
+    lines["neither"] = to_first_layer(blocks, x, direction, lambda block, h: block.mlp(block.attn(h)))
+    found = {name: points[0][1] for name, points in lines.items()}
+    yield refutes("what residuals do to a gradient that vanishes without them",
+                  "alleviate it" if found["residuals only"] > 10 * found["neither"] else "elevate it", "elevate it")  # fmt: skip
+    yield at_most("gradient at the first of 24 layers / at the last, with neither residuals nor norms", found["neither"], 1e-4)
+    yield at_least("the same with residuals", found["residuals only"], 0.5)
+    yield between("the same with residuals and norms", found["residuals and norms"], 0.5, 50)
+    yield Curves("Gradient on its way back", "layer", "gradient norm, as a fraction of that at the last layer", lines, log_y=True)
+
+
+def to_first_layer(blocks: nn.ModuleList, x: Tensor, direction: Tensor, run: Callable[[EncoderBlock, Tensor], Tensor]) -> Points:
+    """The norm of the gradient at the input of each block, as a fraction of that at the last one."""
+    h, inputs = x.clone().requires_grad_(), list[Tensor]()
+    for block in blocks:
+        assert isinstance(block, EncoderBlock)
+        inputs.append(h)
+        h = run(block, h)
+    norms = [gradient.norm().item() for gradient in torch.autograd.grad((h * direction).sum(), inputs)]
+    return [(layer, norm / norms[-1]) for layer, norm in enumerate(norms, 1)]
+
+
+# The table
+
+
+@claim(22, "001", "Complexity per layer: self-attention O(n² d), recurrent O(n d²), convolutional O(k n d²), restricted "
+       "self-attention O(r n d).", condition="if W_q, W_k, W_v and W_o are left out, which take 8 n d² FLOPs")  # fmt: skip
+def operations_grow_as_the_table_says() -> Iterator[Finding]:
+    layers: dict[str, tuple[Callable[[int], nn.Module], str, float, float]] = {  # maker, products, exponents of n and of d
+        "self-attention: scores and weighted sum": (self_attention, "bmm", 2, 1),
+        "self-attention: projections": (self_attention, "addmm", 1, 2),
+        "recurrent (GRU)": (Recurrence, "", 1, 2),
+        "convolutional, k = 3": (Convolution, "", 1, 2),
+        "restricted self-attention, r = 4": (lambda d: WindowAttention(d, 2), "bmm", 1, 1),
+    }
+    lines = dict[str, Points]()
+    for name, (make, products, of_n, of_d) in layers.items():
+        sizes = (8, 16, 32)
+        lines[name] = [(n, flops(make, n, 16, products)) for n in sizes]
+        yield close(f"{name}: exponent of n in its FLOPs", exponent(lines[name]), of_n, within=0.05)
+        yield close(f"{name}: exponent of d", exponent([(d, flops(make, 8, d, products)) for d in sizes]), of_d, within=0.05)
+    kernels: Points = [(k * k, flops(partial(Convolution, k=k), 8, 16)) for k in (3, 5, 7)]
+    yield close("convolutional: exponent of k", exponent(kernels), 1, within=0.05)
+    windows: Points = [(m * m, flops(partial(WindowAttention, side=m), 64, 16, "bmm")) for m in (2, 4, 8)]
+    yield close("restricted self-attention: exponent of r", exponent(windows), 1, within=0.05)
+    yield Curves("FLOPs of a layer of width 16", "positions n", "FLOPs", lines, True, True)
+
+
+@claim(22, "001", "Sequential operations: O(1) for self-attention, restricted or not, and convolution, O(n) for recurrence.")
+def sequential_operations_grow_as_the_table_says() -> Iterator[Finding]:
+    layers = {"self-attention": self_attention(8), "recurrent": Recurrence(8), "convolutional": Convolution(8),
+              "restricted self-attention, r = 4": WindowAttention(8, 2)}  # fmt: skip
+    lines: dict[str, Points] = {name: [(n, chain_length(layer, n, 8)) for n in (16, 32, 64)] for name, layer in layers.items()}
+    for name, points in lines.items():
+        yield close(f"{name}: exponent of n in the operations that wait for each other", exponent(points),
+                    1 if name == "recurrent" else 0, within=0.05)  # fmt: skip
+    yield Curves("Sequential operations of a layer", "positions n", "operations on the longest way", lines, True, True)
+
+
+@claim(22, "001", "Maximum path length: O(1) for self-attention, O(n) for recurrence, O(n/r) for restricted self-attention.")
+def path_lengths_grow_as_the_table_says() -> Iterator[Finding]:
+    sizes = (16, 32, 64)
+    lines: dict[str, Points] = {"self-attention": [(n, layers_needed([dependence(self_attention(4), n)])) for n in sizes]}
+    step = GRUCell(4, 4).double()
+    hidden, x = torch.zeros(1, 4, dtype=torch.float64), torch.zeros(1, 12, dtype=torch.float64)
+    reaches = torch.autograd.functional.jacobian(lambda h: step(x, h), hidden).abs().sum().item() > 0
+    lines["recurrent"] = []
+    for n in sizes:  # one step is one edge, from a state to the next
+        edges = torch.eye(n, dtype=torch.bool)
+        edges[1:, :-1] |= torch.eye(n - 1, dtype=torch.bool) & reaches
+        lines["recurrent"].append((n, layers_needed([edges])))
+    for side in (2, 4):  # every second layer has shifted windows
+        windows = [WindowAttention(4, side), WindowAttention(4, side, shift=side // 2)]
+        sees = {n: [dependence(layer, n) for layer in windows] for n in (32, 64, 128)}
+        lines[f"restricted, r = {side * side}"] = [(n, layers_needed(stack)) for n, stack in sees.items()]
+    yield equals("self-attention: layers between the first and the last of 64 positions", lines["self-attention"][-1][1], 1)
+    yield close("self-attention: exponent of n", exponent(lines["self-attention"]), 0, within=0.05)
+    yield close("recurrent: exponent of n, of steps", exponent(lines["recurrent"]), 1, within=0.05)
+    for side in (2, 4):
+        name = f"restricted, r = {side * side}"
+        yield close(f"{name}: exponent of n, of layers", exponent(lines[name]), 1, within=0.25)
+    four, sixteen = lines["restricted, r = 4"][-1][1], lines["restricted, r = 16"][-1][1]
+    yield between("restricted: layers with r = 4 / with r = 16, n = 128", four / sixteen, 3, 5)
+    yield Curves("Maximum path length", "positions n", "layers, or steps of recurrence", lines, True, True)
+
+
+@claim("c11", "001", "Maximum path length of convolutions: O(log_k(n)).",
+       right="O(log_k(n)) if dilated by 1, k, k² …; contiguous kernels need 2 (n − 1) / (k − 1) layers, O(n/k)")  # fmt: skip
+def contiguous_convolutions_need_n_over_k_layers() -> Iterator[Finding]:
+    contiguous = dict[str, Points]()
+    for k in (3, 5, 9):
+        contiguous[f"k = {k}"] = [(n, layers_needed([dependence(Convolution(4, k), n)])) for n in (9, 17, 33, 65)]
+        yield equals(f"layers until the last of 65 positions sees the first, k = {k}, against 2 (n − 1) / (k − 1)",
+                     contiguous[f"k = {k}"][-1][1], 128 / (k - 1))  # fmt: skip
+        yield refutes(f"the same, k = {k}, against log_k(n)", contiguous[f"k = {k}"][-1][1], math.log(65, k), by=3)
+    distances: Points = [(n - 1, layers) for n, layers in contiguous["k = 3"]]
+    yield close("contiguous, k = 3: exponent of n − 1", exponent(distances), 1, within=0.05)
+    dilated = Points()
+    for n in (5, 14, 41, 122):  # (3^layers + 1) / 2: one layer more reaches three times as far
+        sees = [dependence(Convolution(4, 3, dilation=3**layer), n) for layer in range(5)]
+        dilated.append((n, layers_needed(sees)))
+        yield close(f"dilated by 1, 3, 9 …: layers for n = {n}, against log_3(n)", dilated[-1][1], math.log(n, 3), within=1)
+    yield Curves("Convolutions between the first and the last position", "positions n", "layers",
+                 {**contiguous, "k = 3, dilated by 1, 3, 9 …": dilated}, True, True)  # fmt: skip
+
+
+@claim(22, "001", "Complexity, in seconds: self-attention O(n²), recurrence and restricted self-attention O(n).", slow=True)
+def seconds_grow_as_the_table_says() -> Iterator[Finding]:
+    layers = {"self-attention": (self_attention(16), (512, 1024, 2048, 4096)), "recurrent": (Recurrence(16), (32, 64, 128, 256)),
+              "restricted self-attention, r = 16": (WindowAttention(16, 4), (512, 1024, 2048, 4096))}  # fmt: skip
+    runs = dict[str, Callable[[], object]]()
+    for name, (layer, sizes) in layers.items():
+        for n in sizes:
+            runs[f"{name} {n}"] = partial(layer, torch.randn(1, n, 16))
+    with torch.no_grad():
+        taken = seconds(runs, times=15)
+    lines: dict[str, Points] = {name: [(n, taken[f"{name} {n}"]) for n in sizes] for name, (_, sizes) in layers.items()}
+    for name, points in lines.items():
+        what, found = f"{name}: exponent of n in the seconds of a forward pass", exponent(points)
+        yield at_least(what, found, 1.45) if name == "self-attention" else at_most(what, found, 1.45)
+    yield Curves("Seconds of a layer of width 16", "positions n", "seconds", lines, True, True)
+
+
+# When is self-attention cheaper?
+
+
+@claim(23, "001", "Self-attention is cheaper than recurrence if n < d.")
+def self_attention_takes_fewer_operations_if_n_is_below_d() -> Iterator[Finding]:
+    for d in (16, 32, 64):
+        per_step = flops(Recurrence, 4, d) / 4  # of a GRU
+        low, high = 1, 8 * d
+        while high - low > 1:  # the n from which on self-attention takes more
+            middle = (low + high) // 2
+            low, high = (low, middle) if flops(self_attention, middle, d) >= middle * per_step else (middle, high)
+        yield close(f"n at which self-attention takes as many FLOPs as a GRU, d = {d}", high, d, rel=0.1)
+    sizes = (8, 16, 32, 64, 128, 256)
+    lines: dict[str, Points] = {"self-attention": [(n, flops(self_attention, n, d)) for n in sizes],
+                                "recurrent (GRU)": [(n, n * per_step) for n in sizes]}  # fmt: skip
+    ratios = [attention / gru for (_, attention), (_, gru) in zip(*lines.values(), strict=True)]
+    yield at_most("FLOPs of self-attention / of a GRU, n = 8, d = 64", ratios[0], 0.8)
+    yield at_least("the same, n = 256, d = 64", ratios[-1], 1.5)
+    yield Curves("FLOPs of a layer of width 64", "positions n", "FLOPs", lines, True, True)
+
+
+@claim(23, "001", "Self-attention is cheaper: it has fewer parameters.")
+def self_attention_has_fewer_parameters_than_recurrence() -> Iterator[Finding]:
+    d = 64
+    layers = Attention(d, heads=4), GRUCell(d, d), LSTMCell(d, d)
+    attention, gru, lstm = (sum(weight.numel() for weight in layer.parameters()) for layer in layers)
+    yield equals("matrices of d × d: self-attention, GRU, LSTM", [count // d**2 for count in (attention, gru, lstm)], [4, 6, 8])
+    yield at_most("parameters of self-attention / of a GRU, d = 64", attention / gru, 0.7)
+    yield at_most("parameters of self-attention / of an LSTM, d = 64", attention / lstm, 0.55)
+
+
+@claim(23, "001", "Self-attention is faster to train.", slow=True)
+def self_attention_trains_faster_than_recurrence() -> Iterator[Finding]:
+    lines: dict[str, Points] = {"self-attention": [], "recurrent (GRU)": []}
+    for n in (32, 64, 128, 256):
+        x = torch.randn(4, n, 128)
+        layers: dict[str, nn.Module] = {"self-attention": self_attention(128), "recurrent (GRU)": Recurrence(128)}
+        for name, taken in seconds({name: partial(train, layer, x) for name, layer in layers.items()}).items():
+            lines[name].append((n, taken))
+        yield at_least(f"seconds of a forward and backward pass, GRU / self-attention, n = {n}, d = 128",
+                       lines["recurrent (GRU)"][-1][1] / lines["self-attention"][-1][1], 1.3)  # fmt: skip
+    yield Curves("Training step of a layer of width 128, 4 sequences", "positions n", "seconds", lines, True, True)
+
+
+def train(layer: nn.Module, x: Tensor) -> None:
+    """A forward and a backward pass."""
+    layer(x).sum().backward()
