@@ -5,19 +5,17 @@ from collections.abc import Iterator
 import torch
 
 from regard.layers.attention import attend
-from regard.verify.claim import Finding, at_least, claim, close
+from regard.verify.claim import Finding, at_least, at_most, between, claim, close
 from regard.verify.plots import Curves
 
 __all__: list[str] = []
-
-PAIRS = 10_000  # of queries and keys
 
 
 @claim(25, "001 002 004", "The dot product of two random vectors of width d has variance d; divided by √d it has variance 1.")
 def dot_products_are_scaled_to_variance_1() -> Iterator[Finding]:
     raw, scaled = [], []
     for width in (1, 2, 3, 64, 512):
-        q, k = torch.randn(2, PAIRS, 1, width)
+        q, k = torch.randn(2, 20_000 if width < 64 else 4_000, 1, width)
         dots = q @ k.transpose(-2, -1)
         yield close(f"Var(q · k) / d, d = {width}", dots.var().item() / width, 1.0, within=0.1)
         raw.append((width, dots.var().item()))
@@ -26,11 +24,30 @@ def dot_products_are_scaled_to_variance_1() -> Iterator[Finding]:
     yield Curves("Variance of scores", "width d of a head", "variance", {"q · k": raw, "q · k / √d": scaled}, True, True)
 
 
+@claim(25, "001", "The scale keeps the gradients of the softmax stable in high dimensions.")
+def gradients_of_unscaled_softmax_vanish() -> Iterator[Finding]:
+    keys, lines = 64, {"scaled": list[tuple[float, float]](), "not scaled": list[tuple[float, float]]()}
+    for width in (4, 16, 64, 256, 1024):
+        q, k = torch.randn(2, 50, keys, width)
+        for name, scale in (("scaled", None), ("not scaled", 1.0)):
+            bias = torch.zeros(50, keys, keys, requires_grad=True)  # added to the scores, so it has their gradient
+            _, weights = attend(q, k, k, scale=scale, bias=bias, need_weights=True)
+            assert weights is not None
+            [gradient] = torch.autograd.grad((weights * torch.randn_like(weights)).sum(), bias)
+            lines[name].append((width, gradient.norm(dim=-1).median().item()))
+    (narrow, *_, wide), (*_, wide_unscaled) = ([y for _, y in points] for points in lines.values())
+    yield between("gradient of the scaled scores of a query, median, d = 1024 / d = 4", wide / narrow, 0.7, 1.4)
+    yield at_most("gradient without the scale / with it, d = 1024", wide_unscaled / wide, 0.1)
+    yield Curves(
+        "Gradient of the scores of a query, 64 keys", "width d of a head", "median norm of the gradient", lines, True, True
+    )
+
+
 @claim(26, "004", "Without the scale, softmax gets peaked as the width grows: its entropy falls.")
 def softmax_of_unscaled_scores_is_peaked() -> Iterator[Finding]:
     keys, lines = 64, {"scaled": list[tuple[float, float]](), "not scaled": list[tuple[float, float]]()}
     for width in (4, 16, 64, 256, 1024):
-        q, k = torch.randn(2, 100, keys, width)
+        q, k = torch.randn(2, 50, keys, width)
         for name, scale in (("scaled", None), ("not scaled", 1.0)):
             _, weights = attend(q, k, k, scale=scale, need_weights=True)
             lines[name].append((width, torch.special.entr(weights).sum(-1).mean().item()))

@@ -1,7 +1,6 @@
 """How alike a query and a key are: dot product, additive, content or location, hard or soft; who attends to whom."""
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator
 
@@ -13,6 +12,7 @@ from regard.data.text.bag_of_words import one_hot
 from regard.layers.attention import Attention, attend
 from regard.layers.recurrent_attention import CrossAttention
 from regard.layers.scores import Additive, General, Location, RecurrentScore
+from regard.layers.shapes import join_heads
 from regard.layers.tap import record_calls
 from regard.models.captioner import sampled_place
 from regard.models.transformer import Transformer, TransformerConfig
@@ -26,15 +26,15 @@ EXACT = 1e-5  # of float32 numbers of about 1
 # Each word is in one idiom and in one literal phrase, so only a pair of words tells them apart.
 WORDS = ("piece", "cup", "of", "cake", "tea")
 IDIOMS, LITERAL = ("piece of cake", "cup of tea"), ("piece of tea", "cup of cake")
-STEPS = 150  # of training
+STEPS = 100  # of training
 
 
-def learn_idioms(layer: Callable[[Tensor], Tensor], *weights: nn.Parameter) -> tuple[list[tuple[float, float]], float]:
-    """Train a classifier of the last word's new vector, idiom or literal, and these weights: → the losses, the accuracy."""
+def learn_idioms(layer: Callable[[Tensor], Tensor], *weights: nn.Parameter) -> tuple[list[tuple[float, float]], int]:
+    """Train a classifier of the last word's new vector, idiom or literal, and these weights: → the losses, how many are right."""
     e = one_hot(torch.tensor([[WORDS.index(word) for word in phrase.split()] for phrase in IDIOMS + LITERAL]), len(WORDS))
     labels = torch.tensor([1, 1, 0, 0])
     classifier, losses = nn.Linear(len(WORDS), 2), list[tuple[float, float]]()
-    optimizer = torch.optim.Adam([*weights, *classifier.parameters()], lr=0.05)
+    optimizer = torch.optim.Adam([*weights, *classifier.parameters()], lr=0.02)
     for step in range(STEPS):
         logits = classifier(layer(e)[:, -1])
         loss = F.cross_entropy(logits, labels)
@@ -42,29 +42,29 @@ def learn_idioms(layer: Callable[[Tensor], Tensor], *weights: nn.Parameter) -> t
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return losses, (logits.argmax(-1) == labels).float().mean().item()
+    return losses, int((logits.argmax(-1) == labels).sum())
 
 
-@claim(7, "002", "Self-attention without parameters learns nothing from data, such as what a piece of cake means; queries, keys and "
-       "values need learned weights.")  # fmt: skip
+@claim(7, "002", "Self-attention without parameters learns nothing from data, such as what a piece of cake means; queries, keys "
+       "and values need learned weights.")  # fmt: skip
 def idioms_need_learned_queries_and_keys() -> Iterator[Finding]:
-    attention = Attention(len(WORDS), heads=1, width=16, bias=False)
-    fixed, fixed_accuracy = learn_idioms(lambda e: attend(e, e, e)[0])
-    learned, accuracy = learn_idioms(attention, *attention.parameters())
-    yield equals("parameters of self-attention softmax(e eᵀ) e, over those of a trained layer", 0 < len([*attention.parameters()]), True)
-    yield at_most("accuracy without parameters, of 4 phrases (a classifier is trained in both cases)", fixed_accuracy, 0.75)
-    yield at_least("loss without parameters, nats", fixed[-1][1], 0.6)
-    yield at_least("accuracy with learned W_q, W_k, W_v, of 4 phrases", accuracy, 1.0)
+    attention = Attention(len(WORDS), heads=4, width=16, bias=False)
+    fixed, fixed_right = learn_idioms(lambda e: attend(e, e, e)[0])
+    learned, right = learn_idioms(attention, *attention.parameters())
+    yield at_most("phrases of 4 told apart without parameters (a classifier is trained in both cases)", fixed_right, 3)
+    yield at_least("loss without parameters, nats (a guess: 0.693)", fixed[-1][1], 0.6)
+    yield equals("phrases of 4 told apart with learned W_q, W_k, W_v", right, 4)
     yield at_most("loss with learned W_q, W_k, W_v, nats", learned[-1][1], 0.1)
-    yield Curves("Idiom or literal?", "training step", "loss in nats", {"softmax(e eᵀ) e": fixed, "W_q, W_k, W_v learned": learned})
+    lines = {"softmax(e eᵀ) e": fixed, "learned W_q, W_k, W_v": learned}
+    yield Curves("Idiom or literal?", "training step", "loss in nats", lines)
 
 
 @claim(8, "002", "W_q, W_k and W_v start with random weights and are learned from data.")
 def random_projections_are_learned() -> Iterator[Finding]:
-    attention = Attention(len(WORDS), heads=1, width=16, bias=False)
+    attention = Attention(len(WORDS), heads=4, width=16, bias=False)
     start = attention.qkv.weight.detach().clone()
     bound = math.sqrt(6 / sum(start.shape))  # Xavier's
-    yield close(f"spread of the initial weights, over that of numbers drawn from ±{bound:.3f}", start.std().item(),
+    yield close(f"standard deviation of the initial weights, drawn uniformly from ±{bound:.3f}", start.std().item(),
                 bound / math.sqrt(3), rel=0.25)  # fmt: skip
     losses, _ = learn_idioms(attention, *attention.parameters())
     yield at_most("loss after training, as a fraction of that before", losses[-1][1] / losses[0][1], 0.2)
@@ -76,10 +76,10 @@ def random_projections_are_learned() -> Iterator[Finding]:
 @claim(8, "002", "The same matrices W_q, W_k and W_v serve all words of a sentence.")
 def one_projection_serves_all_words() -> Iterator[Finding]:
     attention, x = Attention(32, heads=4), torch.randn(1, 7, 32)
-    for name, weight, bias, found in zip(("queries", "keys", "values"), attention.qkv.weight.chunk(3), attention.qkv.bias.chunk(3),
-                                         attention.project(x), strict=True):  # fmt: skip
+    parts = zip(attention.qkv.weight.chunk(3), attention.qkv.bias.chunk(3), attention.project(x), strict=True)
+    for name, (weight, bias, found) in zip(("queries", "keys", "values"), parts, strict=True):
         words = torch.stack([weight @ word + bias for word in x[0]])  # one word at a time
-        yield close(f"{name} of all words against a loop with one matrix", found.transpose(1, 2).flatten(2)[0], words, within=EXACT)
+        yield close(f"{name} of all words, against a loop with one matrix", join_heads(found)[0], words, within=EXACT)
 
 
 @claim(9, "001 004", "Attention functions f_att differ: an MLP (additive), a dot product.")
@@ -128,8 +128,8 @@ def dot_products_are_cheaper_than_additive_scores() -> Iterator[Finding]:
             seconds[name].append(time.perf_counter() - start)
     yield at_least("numbers kept for the backward pass, additive / dot product, 128 queries and keys of width 64",
                    saved["additive"] / saved["dot"], 10)  # fmt: skip
-    ratio = statistics.median(seconds["additive"]) / statistics.median(seconds["dot"])
-    yield at_least("time, additive / dot product, the same sizes", ratio, 2)
+    ratio = min(seconds["additive"]) / min(seconds["dot"])
+    yield at_least("time of the fastest of 9 runs, additive / dot product, the same sizes", ratio, 2)
 
 
 def saved_numbers(run: Callable[[], object]) -> int:
@@ -156,10 +156,10 @@ def content_scores_depend_on_the_words_and_location_scores_on_the_place() -> Ite
         attention = CrossAttention(score)
         before, moved, after = (attention(state, attention.keys_values(x))[1] for x in (words, words[:, order], others))
         if name == "location":
-            yield close("location: change of the weights with other words", (after - before).abs().max(), 0.0)
+            yield close("location: change of the weights with other words", (after - before).abs().max().item(), 0.0)
             yield at_least("location: difference of the weights of two places", (before.max() - before.min()).item(), 0.01)
         else:
-            yield at_least(f"{name}: largest change of a weight with other words", (after - before).abs().max().item(), 0.01)
+            yield at_least(f"{name}: largest change of a weight with other words", (after - before).abs().max().item(), 0.002)
             yield close(f"{name}: weights of words in another order, put in that order", moved, before[..., order], within=EXACT)
 
 
@@ -174,7 +174,8 @@ def hard_attention_samples_by_the_weights_of_soft_attention() -> Iterator[Findin
     yield equals("places that a hard context is made of", sorted(set(chosen.sum(-1).tolist())), [1.0])
     yield close("how often each place is sampled, against its soft weight", chosen.mean(0), weights[0, 0, 0], within=0.015)
     yield close("mean of hard contexts, against the soft context", hard.mean(1), soft[0, 0], within=0.06)
-    yield close("log-probability of a sample", log_prob, many.gather(-1, chosen.argmax(-1)[None, :, None])[..., 0].log(), within=EXACT)
+    probability = many.gather(-1, chosen.argmax(-1)[None, :, None])[..., 0]
+    yield close("log-probability of a sample", log_prob, probability.log(), within=EXACT)
 
 
 @claim(10, "001", "Attention can be hard: as scores grow, soft attention becomes hard.")
@@ -215,11 +216,11 @@ def attention_has_as_many_outputs_as_queries() -> Iterator[Finding]:
                      [attention(x).shape[1], *crossed], [queries] * 4)  # fmt: skip
 
 
-@claim(11, "001 002 003 004", "Self-attention takes queries, keys and values from one sequence; cross-attention takes queries from "
-       "the target and keys and values from the source.")  # fmt: skip
+@claim(11, "001 002 003 004", "Self-attention takes queries, keys and values from one sequence; cross-attention takes queries "
+       "from the target and keys and values from the source.")  # fmt: skip
 def cross_attention_queries_the_source_from_the_target() -> Iterator[Finding]:
     model = Transformer(TransformerConfig(vocab=20, dim=16, depth=1, heads=2)).eval()
-    source, target = torch.randint(4, 20, (2, 1, 6))
+    source, target = torch.randint(4, 19, (2, 1, 6))
     other = {"source": (source.flip(1) + 1, target), "target": (source, target.flip(1) + 1)}
     origins = {"encoder.0.attn": ("source", "source"), "decoder.0.attn": ("target", "target"),
                "decoder.0.cross": ("target", "source")}  # fmt: skip
@@ -237,8 +238,8 @@ def cross_attention_queries_the_source_from_the_target() -> Iterator[Finding]:
         yield equals(f"{name}: queries, keys, values come from the", ", ".join(found), ", ".join((queries, keys, keys)))
 
 
-@claim(32, "003", "Queries, keys and values are named after databases and Python dictionaries: a query finds the value of its key.",
-       condition="a lookup in the limit of sharp weights; otherwise a weighted mean of all values")  # fmt: skip
+@claim(32, "003", "Queries, keys and values are named after databases and Python dictionaries: a query finds the value of a key.",
+       condition="in the limit of sharp weights; otherwise a query gets a weighted mean of all values")  # fmt: skip
 def attention_is_a_soft_dictionary() -> Iterator[Finding]:
     prices = {"apple": 3.0, "bread": 2.0, "cake": 7.0, "tea": 5.0}
     keys = one_hot(torch.arange(len(prices)), len(prices))
@@ -251,7 +252,7 @@ def attention_is_a_soft_dictionary() -> Iterator[Finding]:
     for word, price in prices.items():
         yield close(f"sharp lookup of {word!r}, against a dict", lines[word][-1][1], price, within=1e-4)
     yield close("mean of all values, which a query that favours no key finds", attend(keys * 0, keys, values)[0][0, 0],
-                statistics.mean(prices.values()), within=EXACT)  # fmt: skip
+                sum(prices.values()) / len(prices), within=EXACT)  # fmt: skip
     yield close("a query between apple and bread, sharp: the mean of their values",
                 attend((keys[:1] + keys[1:2]) / 2, keys, values, scale=60.0)[0][0, 0], 2.5, within=1e-4)  # fmt: skip
     yield Curves("A dictionary whose lookup is soft", "factor of q · k before softmax", "value found", lines, log_x=True)
@@ -268,8 +269,9 @@ def scores_are_scaled_by_the_width_of_keys() -> Iterator[Finding]:
     dots = call.q @ call.k.transpose(-2, -1)  # (1, H, 6, 6)
     yield refutes("width of a key", call.k.shape[-1], 512)
     yield equals("width of a key, d_model / heads", call.k.shape[-1], 64)
-    yield refutes("weights of our layer against softmax(q · k / √512)", call.weights, (dots / math.sqrt(512)).softmax(-1), by=0.05)
-    yield close("weights of our layer against softmax(q · k / √64)", call.weights, (dots / math.sqrt(64)).softmax(-1), within=EXACT)
+    by_root_512, by_root_64 = ((dots / math.sqrt(width)).softmax(-1) for width in (512, 64))
+    yield refutes("weights of our layer, against softmax(q · k / √512)", call.weights, by_root_512, by=0.05)
+    yield close("weights of our layer, against softmax(q · k / √64)", call.weights, by_root_64, within=EXACT)
 
 
 @claim("c26", "004", "v = x W_k and q = x W_k, scores are divided by √N, and y_i = Σ_i a_ij v_i.",
@@ -277,7 +279,7 @@ def scores_are_scaled_by_the_width_of_keys() -> Iterator[Finding]:
        "width D_v per query")  # fmt: skip
 def queries_keys_and_values_have_their_own_matrices() -> Iterator[Finding]:
     attention = Attention(16, heads=1, width=9, bias=False)
-    x, y = 4 * torch.randn(5, 16), 4 * torch.randn(3, 16)  # N = 5 inputs, M = 3 queries
+    x, y = 2 * torch.randn(40, 16), 2 * torch.randn(3, 16)  # N = 40 inputs, M = 3 queries
     w_q, w_k, w_v = (weight.T for weight in attention.qkv.weight.detach().chunk(3))
     with torch.no_grad(), record_calls(attention, "") as calls:
         attention(y[None], attention.keys_values(x[None]))
@@ -289,7 +291,7 @@ def queries_keys_and_values_have_their_own_matrices() -> Iterator[Finding]:
 
     yield equals("shape of the outputs, M × D_v", list(found.shape), [3, 9])
     yield close("outputs against softmax(q · k / √D_q) v over the keys", found, mixed(q, k, v, 9), within=1e-4)
-    notes = {"v = x W_k": mixed(q, k, k, 9), "q = x W_k": mixed(y @ w_k, k, v, 9), "a division by √N": mixed(q, k, v, 5),
+    notes = {"v = x W_k": mixed(q, k, k, 9), "q = x W_k": mixed(y @ w_k, k, v, 9), "a division by √N": mixed(q, k, v, len(x)),
              "a softmax over the queries": mixed(q, k, v, 9, over=0)}  # fmt: skip
     for name, wrong in notes.items():
         yield refutes(f"outputs against those with {name}", found, wrong, by=0.02)
