@@ -92,7 +92,7 @@ def padding_changes_batch_norm_and_not_layer_norm() -> Iterator[Finding]:
         found = {
             "batch norm": normalize_batch(padded)[:3] - normalize_batch(words),
             "layer norm": layer_norm(16)(padded)[:3] - layer_norm(16)(words),
-            "batch norm without padding": module(padded[None], real)[:, :3] - conformer,
+            "padding left out": module(padded[None], real)[:, :3] - conformer,
         }
         for name, difference in found.items():
             lines.setdefault(name, []).append((zeros, difference.abs().max().item()))
@@ -100,7 +100,7 @@ def padding_changes_batch_norm_and_not_layer_norm() -> Iterator[Finding]:
     yield at_least("batch norm: largest change of a feature of the 3 words by 100 zeros", lines["batch norm"][-1][1], 0.5)
     yield at_most("layer norm: the same", lines["layer norm"][-1][1], EXACT)
     yield at_least("convolution module of our Conformer, padding counted: the same", counted.abs().max().item(), 0.1)
-    yield at_most("the same, padding left out", lines["batch norm without padding"][-1][1], EXACT)
+    yield at_most("the same, padding left out", lines["padding left out"][-1][1], EXACT)
     yield Curves("Padding and norms", "zeros after 3 words", "largest change of a feature", lines)
 
 
@@ -237,7 +237,8 @@ def rms(x: Tensor) -> float:
 
 @claim("c25", "003", "x_j = (x_j - μ_j) / √(σ² + ε) has all values between 0 and 1; CAT's position embedding starts "
        "with 1664.068.",
-       right="each item has its own σ_j; its values have mean 0, mean square 1 and are at most √(d - 1); a sine is at most 1")  # fmt: skip
+       right="each item has its own σ_j; its values have mean 0, mean square 1 and are at most √(d - 1); a sine is at "
+       "most 1")  # fmt: skip
 def normalized_values_are_not_between_0_and_1() -> Iterator[Finding]:
     found = layer_norm(4)(ITEMS)
     yield refutes("least normalized value of the notes' 3 items", found.min().item(), 0, by=0.5)

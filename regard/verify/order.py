@@ -183,7 +183,8 @@ def the_causal_mask_is_no_rolling_window() -> Iterator[Finding]:
     yield equals("of one query after 15 cached words: words it attends to", int(causal_mask(1, 16).sum()), 16)
     window = neighborhood_mask(1, 16, 5).sum(-1)
     yield equals("local attention, kernel 5: pixels that pixels 8 and 14 of a row attend to", window[[7, 13]].tolist(), [5, 5])
-    yield Heatmap("A GPT attends to", "key", "query", allowed.float())
+    names = [str(word) for word in range(1, 17)]
+    yield Heatmap("A GPT attends to", "word", "word", allowed.float(), names, names)
 
 
 @claim("c10", "001", "In self-attention each representation encodes the positional information of the sequence.",
