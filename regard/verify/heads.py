@@ -233,7 +233,7 @@ def each_head_has_its_own_matrices() -> Iterator[Finding]:
     yield refutes("parameters of self-attention of width 64", parameters, 0)
     yield equals("those of all W_i^Q, W_i^K, W_i^V and W^O: 4 · 64²", parameters, 4 * 64**2)
     example, _ = attend(x, x, x)  # no parameters are given
-    yield close("the example with Q = K = V = x, against softmax(x xᵀ / √64) x", example, (x @ x.T / 8).softmax(-1) @ x, within=1e-4)
+    yield close("example Q = K = V = x, against softmax(x xᵀ / √64) x", example, (x @ x.T / 8).softmax(-1) @ x, within=1e-4)
 
 
 @claim("c27", "004", "The original Transformer has 12 blocks and 6 attention heads, of hidden size 512.",
