@@ -85,9 +85,9 @@ def rnn_enc(hidden: int = 64, reverse: bool = True) -> Seq2Seq:
     return Seq2Seq(Seq2SeqConfig(vocab=VOCAB, dim=32, hidden=hidden, depth=1, reverse=reverse))
 
 
-def rnn_search() -> Bahdanau:
+def rnn_search(tied: bool = True) -> Bahdanau:
     """A small encoder and decoder with attention, of sizes that align well (tests/train/test_learns.py)."""
-    return Bahdanau(BahdanauConfig(vocab=VOCAB, dim=16, readout=16, hidden=32, align=32, tied=True))
+    return Bahdanau(BahdanauConfig(vocab=VOCAB, dim=16, readout=16, hidden=32, align=32, tied=tied))
 
 
 # The bottleneck
@@ -197,12 +197,14 @@ def attention_copies_long_texts() -> Iterator[Finding]:
     yield Curves("Copying, trained on 3 to 20 letters", "letters", "fraction copied right", lines)
 
 
-@claim(17, "001", "With attention, the length of the path from a word to the output does not grow with the sentence.")
-def attention_shortens_the_path_to_every_word() -> Iterator[Finding]:
+@claim(
+    17, "001", "With attention there is no more bottleneck through a single vector: the context looks at all parts of the input."
+)
+def attention_reaches_every_word_of_a_long_sentence() -> Iterator[Finding]:
     lines: dict[str, Points] = {"RNNenc": [], "RNNsearch": []}
     for length in (4, 8, 16, 26):
         source = LETTERS + torch.randperm(26)[None, :length]
-        for name, model in (("RNNenc", rnn_enc()), ("RNNsearch", rnn_search())):
+        for name, model in (("RNNenc", rnn_enc()), ("RNNsearch", rnn_search(tied=False))):
             logits = model(source, torch.tensor([[BOS]]))[0, 0]
             [gradient] = torch.autograd.grad((logits * torch.randn_like(logits)).sum(), model.embed_source.weight)
             by_word = gradient[source[0]].norm(dim=-1)
@@ -210,7 +212,7 @@ def attention_shortens_the_path_to_every_word() -> Iterator[Finding]:
     yield at_most(
         "influence of the weakest of 26 words on the first output / of the strongest: RNNenc", lines["RNNenc"][-1][1], 1e-3
     )
-    yield at_least("the same: RNNsearch / RNNenc", lines["RNNsearch"][-1][1] / lines["RNNenc"][-1][1], 30)
+    yield at_least("the same: RNNsearch", lines["RNNsearch"][-1][1], 0.02)
     yield Curves("The weakest word", "words", "gradient by the weakest word / by the strongest", lines, log_y=True)
 
 
