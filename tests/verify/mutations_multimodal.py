@@ -76,11 +76,11 @@ def no_positions(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTATIONS = [
-    Mutation("additive scores are zero", zero_scores,
+    Mutation("a captioner scores all places alike", zero_scores,
              ("a_captioner_attends_by_the_formulas", "a_captioner_looks_at_the_shape_it_names",
               "a_map_for_each_word_shows_where_a_captioner_looks")),
     Mutation("no gradient flows through contexts", detached_contexts, ("a_caption_is_differentiable_back_to_the_pixels",)),
-    Mutation("the softmax is over the queries", softmax_over_queries,
+    Mutation("attention divides by the sum over queries", softmax_over_queries,
              ("attention_reads_a_grid_as_a_set_of_vectors", "cross_attention_aligns_hindi_with_english")),
     Mutation("attention sees only the first key", only_the_first_key,
              ("cross_attention_joins_two_modalities", "a_conformer_block_adds_convolution_to_attention")),
