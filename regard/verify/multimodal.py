@@ -8,10 +8,14 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -36,10 +40,13 @@ from regard.models.captioner import Captioner, CaptionerConfig
 from regard.models.conformer import Conformer, ConformerConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
+from regard.tasks import read_run, task_of
 from regard.tasks.captioning import Caption, ImageCaptioner
 from regard.tasks.load import load
 from regard.tasks.speech import ctc_loss, speech_loss
+from regard.tasks.task import ScoreOptions
 from regard.tasks.translation import Translator, sequence_loss
+from regard.train.loop import fit
 from regard.verify.claim import Finding, at_least, at_most, claim, close, equals
 from regard.verify.plots import Curves, Heatmap
 from regard.view.caption_maps import attention_inside, map_caption
@@ -59,6 +66,9 @@ DOING = {"eating": "खाना", "buying": "खरीदना", "making": "�
 WHAT = {"ice-cream": "आइसक्रीम", "bread": "रोटी", "rice": "चावल", "fruit": "फल", "fish": "मछली", "cheese": "पनीर"}
 
 RATE = 8000  # samples a second
+SMALL_SPEECH = ("model.dim=48", "model.depth=2", "model.kernel=7", "model.dropout=0.0", "data.join=1", "data.speed=[1.0]",
+                "data.time_masks=0", "data.freq_masks=0", "train.steps=200", "train.warmup=30", "train.lr=4e-3", "train.ema=0.0",
+                "train.batch_tokens=2500", "train.eval_every=10000", "train.save_every=10000", "train.device=cpu")  # fmt: skip
 TONES = {4: 400.0, 5: 1000.0, 6: 2500.0}  # Hz of each spoken token
 
 
@@ -316,6 +326,17 @@ def conformers_learn_to_hear_tones() -> Iterator[Finding]:
             hits = (logits.argmax(-1) == batch.target[:, 1:])[real].float().mean().item()
             yield at_least(f"{name}: next tokens that the decoder predicts", hits, 0.8)
     yield Curves("Tones of 400, 1,000 and 2,500 Hz", "training step", "loss of an utterance in nats", lines)
+
+
+@claim(84, "001", "Transformer-based models recognise speech from its spectrogram.", slow=True, data=("fsdd",))
+def a_conformer_learns_spoken_digits() -> Iterator[Finding]:
+    run = read_run("fsdd-conformer", [*SMALL_SPEECH, f"train.seed={torch.initial_seed() % 1000}"])
+    with TemporaryDirectory() as folder:
+        fit(run, Path(folder) / "digits", console=Console(file=StringIO()))
+        transcriber = load(Path(folder) / "digits", "cpu")
+        scores = {score.name: score.value for score in task_of(run).score(transcriber, "test", ScoreOptions())}
+    yield at_least("spoken digits of 300 new recordings written exactly, % (guessing: 10)", scores["exact match"], 55)
+    yield at_most("character error rate, %", scores["character error rate"], 25)
 
 
 @claim(85, "001", "The three key ideas of Transformers are tokens, attention and positional encoding; you can tokenize anything.")

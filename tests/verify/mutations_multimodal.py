@@ -87,6 +87,7 @@ MUTATIONS = [
     Mutation("attention adds nothing to Hindi", no_mixing, ("a_translator_to_hindi_reads_its_source",), slow=True),
     Mutation("padding of sounds is not masked", padding_counts, ("a_spectrogram_becomes_tokens",)),
     Mutation("CTC's search takes the best path for the sum of all", best_path_for_the_sum, ("ctc_sums_over_all_paths",)),
-    Mutation("CTC's best path keeps repetitions", repetitions_kept, ("conformers_learn_to_hear_tones",), slow=True),
+    Mutation("CTC's best path keeps repetitions", repetitions_kept,
+             ("conformers_learn_to_hear_tones", "a_conformer_learns_spoken_digits"), slow=True),
     Mutation("no model knows positions", no_positions, ("every_transformer_has_tokens_attention_and_positions",)),
 ]  # fmt: skip
