@@ -1,14 +1,14 @@
-"""Measure every claim of the lecture notes and write docs/claims.md: `python docs/write_claims.py --slow`."""
+"""Measure every claim of the lecture notes and write docs/claims.md: `python docs/write_claims.py --slow --seeds 3`."""
 
 import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from regard.verify.catalogue import CHAPTERS, choose
-from regard.verify.claim import Measurement, Verdict
+from regard.verify.claim import Claim, Measurement, Verdict
 from regard.verify.machine import describe_machine
 from regard.verify.report import about_chapter, coverage
 from regard.verify.run import Result, verify
@@ -20,10 +20,11 @@ sys.path.insert(0, str(DOCS.parent / "tests" / "verify"))
 INTRODUCTION = """\
 # The lecture notes, measured
 
-`regard verify` measures every statement of the five lecture notes and says what it found: it holds, it holds under a condition,
-or the notes are wrong and something else is right. A check is a short function that uses the package's own models.
-`regard verify 25 --explain` prints it with all its measurements and its plot, `regard verify --html report.html` writes a page
-with all plots, and `regard serve` has that page at `/claims`, where a click measures one claim.
+`regard verify` measures every claim of five lecture notes and says what it found: it holds, it holds under a condition, or the
+notes are wrong and something else is right. Claims are numbered 1 to 88; c1 to c28 are corrections of what the notes get wrong.
+A check is a short function that uses the package's own models. `regard verify 25 --explain` prints it with all its measurements
+and its plot, `regard verify --html report.html` writes a page with all plots, and `regard serve` has a page `/claims`, where a
+click measures one claim.
 
 ```
 regard verify
@@ -45,52 +46,99 @@ fail (`tests/verify/test_mutations.py`); every check is named at least once.
 
 def main() -> None:
     """Measure and write."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--slow", action="store_true", help="also the checks that train models")
-    slow, start, results = options.parse_args().slow, time.perf_counter(), list[Result]()
-    for result in verify(choose(slow=slow)):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--slow", action="store_true", help="also the checks that train models")
+    parser.add_argument("--seeds", type=int, default=1, help="repeat the quick checks with seeds 1 to SEEDS - 1")
+    options = parser.parse_args()
+    command = " ".join(["python docs/write_claims.py", *sys.argv[1:]])
+    results = measure(choose(slow=options.slow), seed=0)
+    quick = [result.claim for result in results if not result.claim.slow]
+    repeated = {seed: measure(quick, seed) for seed in range(1, options.seeds)}
+    PAGE.write_text("\n".join(page(results, repeated, command)) + "\n", encoding="utf-8")
+
+
+def measure(claims: Sequence[Claim], seed: int) -> list[Result]:
+    """Check the claims, with a line on standard error for each."""
+    results = list[Result]()
+    for result in verify(claims, seed):
         results.append(result)
-        print(
-            f"{result.claim.row:>4}  {result.verdict}  {result.seconds:.1f} s  {result.claim.name}", file=sys.stderr, flush=True
-        )
-    PAGE.write_text("\n".join(page(results, time.perf_counter() - start, slow)) + "\n", encoding="utf-8")
+        line = f"seed {seed}  {result.claim.row:>4}  {result.verdict}  {result.seconds:.1f} s  {result.claim.name}"
+        print(line, file=sys.stderr, flush=True)
+    return results
 
 
-def page(results: Sequence[Result], seconds: float, slow: bool) -> Iterator[str]:
-    """The lines of the page."""
-    command = f"python docs/write_claims.py{' --slow' if slow else ''}"
+def page(results: Sequence[Result], repeated: Mapping[int, Sequence[Result]], command: str) -> Iterator[str]:
+    """The lines of the page; `repeated` is what the quick checks found with other seeds than 0."""
     counts = Counter(result.verdict for result in results)
     found = ", ".join(f"{counts[verdict]} × {verdict}" for verdict in Verdict if verdict in counts)
     yield INTRODUCTION
-    yield f"{len(results)} checks of {coverage([result.claim for result in results])}: {found}."
-    yield f"Measured on {time.strftime('%Y-%m-%d')} in {seconds:.0f} s by `{command}`, seed 0; {describe_machine()}.\n"
+    yield f"{coverage([result.claim for result in results])}. Their verdicts: {found}.\n"
+    yield f"Measured on {time.strftime('%Y-%m-%d')} by `{command}`, seed 0; {describe_machine()}. {durations(results)}\n"
+    if repeated:
+        yield f"{stability(results, repeated)}\n"
     for chapter in CHAPTERS:
+        if all(result.claim.chapter != chapter for result in results):
+            continue
         yield f"## {about_chapter(chapter)}\n"
-        yield "| row | notes | the notes say | expected | measured | verdict |"
-        yield "|---|---|---|---|---|---|"
-        yield from (row(result) for result in results if result.claim.chapter == chapter)
+        yield "| claim | notes | the notes say | what was measured | expected | measured | verdict |"
+        yield "|---|---|---|---|---|---|---|"
+        for result in results:
+            if result.claim.chapter == chapter:
+                yield from rows(result)
         yield ""
     yield POWER.rstrip("\n")
     yield from mutations()
 
 
-def row(result: Result) -> str:
-    """A line of a table."""
+def durations(results: Sequence[Result]) -> str:
+    """How long the checks took, the quick and the slow ones."""
+    quick, slow = ([result for result in results if result.claim.slow is slow] for slow in (False, True))
+    text = f"The {len(quick)} quick checks took {sum(result.seconds for result in quick):.0f} s"
+    if slow:
+        longest = max(slow, key=lambda result: result.seconds)
+        text += (f", the {len(slow)} slow ones that train models {sum(result.seconds for result in slow):,.0f} s, "
+                 f"the longest of them {longest.seconds:.0f} s (claim {longest.claim.row})")  # fmt: skip
+    return f"{text}."
+
+
+def stability(results: Sequence[Result], repeated: Mapping[int, Sequence[Result]]) -> str:
+    """Whether the verdicts stay if the quick checks draw other random numbers."""
+    first = {result.claim.name: result.verdict for result in results}
+    changed = [
+        f"{result.claim.row} ({result.claim.name.replace('_', ' ')}) with seed {seed}: {result.verdict}"
+        for seed, others in repeated.items()
+        for result in others
+        if result.verdict != first[result.claim.name]
+    ]
+    seeds = ", ".join(map(str, [0, *repeated]))
+    if not changed:
+        return f"With the seeds {seeds} the verdict of each quick check is the same."
+    return f"With the seeds {seeds} the verdict of each quick check is the same, except {'; '.join(changed)}."
+
+
+def rows(result: Result) -> Iterator[str]:
+    """The lines of a claim: one for each measurement that is shown."""
     claim = result.claim
-    says = (
-        claim.says
-        + (f" **Right:** {claim.right}" if claim.right else "")
-        + (f" *Holds {claim.condition}.*" if claim.condition else "")
-    )
-    shown = telling(result.measurements)
-    expected = "<br>".join(f"{'the notes: ' if found.refutes else ''}{found.expected}" for found in shown)
-    measured = "<br>".join(f"{found.measured} ({found.what})" for found in shown) or result.reason
-    return f"| {claim.row} | {' '.join(claim.notes)} | {cell(says)} | {cell(expected)} | {cell(measured)} | {result.verdict} |"
+    says = cell(claim.says)
+    if claim.right:
+        says += f" **Right:** {cell(claim.right)}."
+    if claim.condition:
+        says += f" *It holds {cell(claim.condition)}.*"
+    first = (claim.row, " ".join(claim.notes), says, str(result.verdict))
+    shown = [
+        (cell(found.what), f"{'the notes: ' if found.refutes else ''}{cell(found.expected)}", cell(found.measured))
+        for found in telling(result.measurements)
+    ]
+    for number, (what, expected, measured) in enumerate(shown or [(cell(result.reason), "", "")]):
+        row, notes, text, verdict = ("", "", "", "") if number else first
+        yield f"| {row} | {notes} | {text} | {what} | {expected} | {measured} | {verdict} |"
 
 
 def telling(measurements: Sequence[Measurement]) -> Sequence[Measurement]:
-    """Three measurements at most: what refutes the notes first."""
-    return sorted(measurements, key=lambda found: not found.refutes)[:3]
+    """Three measurements at most: what did not hold, what refutes the notes, and what is right."""
+    refuted = [found for found in measurements if found.refutes][:2]
+    others = [found for found in measurements if not found.refutes]
+    return sorted([*refuted, *others], key=lambda found: found.holds)[:3]
 
 
 def mutations() -> Iterable[str]:
@@ -101,8 +149,10 @@ def mutations() -> Iterable[str]:
 
 
 def cell(text: str) -> str:
-    """Text inside a table."""
-    return text.replace("|", "\\|").replace("\n", " ")
+    """Text inside a table; what looks like markup is none."""
+    for character in "\\|*":
+        text = text.replace(character, f"\\{character}")
+    return text.replace("<", "&lt;").replace("\n", " ")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The verb `verify`: each statement of the lecture notes, measured."""
 
 import dataclasses
-import json
+import shlex
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.io import write
+from regard.cli.io import write, write_json
 from regard.cli.options import Json
 
 if TYPE_CHECKING:
@@ -25,21 +26,21 @@ __all__ = ["verify"]
 
 Rows = Annotated[list[str] | None, typer.Argument(
     metavar="[ROW]...", show_default=False,
-    help="Rows of the inventory, 1 to 88, or c1 to c28 for corrections of the notes; by default all quick ones.")]  # fmt: skip
+    help="Numbers of claims: 1 to 88, or c1 to c28 for corrections of the notes; by default all that are quick.")]  # fmt: skip
 Notes = Annotated[str | None, typer.Option(help="Only claims of these notes: 000, 001, 002, 003 or 004.", show_default=False)]
 Only = Annotated[str | None, typer.Option(help="Only this chapter, such as complexity (see --list).", show_default=False)]
-Slow = Annotated[bool, typer.Option("--slow", help="Also the checks that train models; rows given by number include theirs.")]
-List = Annotated[bool, typer.Option("--list", help="List the claims and measure nothing.")]
+Slow = Annotated[bool, typer.Option("--slow", help="Also the checks that train models; claims given by number include theirs.")]
+List = Annotated[bool, typer.Option("--list", help="List the claims, also those with slow checks, and measure nothing.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Print all measurements, the code of each check, and its plots.")]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a self-contained page with the plots.", show_default=False)]
-Seed = Annotated[int, typer.Option(min=0, help="Of all random numbers.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed of each check.")]
 
 
 def verify(rows: Rows = None, notes: Notes = None, only: Only = None, slow: Slow = False, list_: List = False,
            explain: Explain = False, html: Html = None, seed: Seed = 0, json_: Json = False) -> None:  # fmt: skip
     """Measure the claims of the lecture notes: what they say, what is expected, what is measured, and the verdict.
 
-    Exit code 0 if every claim has its verdict, 1 if a check has failed.
+    The exit code is 1 if a check has failed, otherwise 0.
 
     regard verify
 
@@ -57,34 +58,50 @@ def verify(rows: Rows = None, notes: Notes = None, only: Only = None, slow: Slow
     from regard.verify.run import Result
     from regard.verify.run import verify as run
 
-    if html and html.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"--html {html} does not end in .html; use a name such as report.html")
-    claims = choose(rows or (), notes, only, slow)
+    if html:
+        _require_writable(html, list_)
+    claims = choose(rows or (), notes, only, slow or list_)
     if not claims:
-        raise ValueError("no claim has this row, these notes and this chapter together; see regard verify --list")
+        raise ValueError("no claim has this number, these notes and this chapter together; see regard verify --list")
     if list_:
         _list(claims, json_)
         return
     console, results, start = _console(), list[Result](), time.perf_counter()
-    with _progress(len(claims), enabled=not json_) as step:
-        for result in run(claims, seed):
-            results.append(result)
-            step(result)
+    with _progress(len(claims), enabled=not (json_ and sys.stdout.isatty())) as show:
+        for claim in claims:
+            show(len(results), claim)
+            results += run([claim], seed)
             if json_:
-                print(json.dumps(_as_json(result), ensure_ascii=False), flush=True)
+                write_json(_as_json(results[-1]))
+                sys.stdout.flush()
             else:
-                _print(console, result, explain)
+                _print(console, results[-1], explain)
     seconds = time.perf_counter() - start
     machine = describe_machine()
     if not json_:
         console.print(f"\n{_summary(results, seconds)}\n{machine}, seed {seed}", highlight=False, markup=False)
     if html:
-        command = " ".join(["regard verify", *sys.argv[2:]])
-        about = About(seed, machine, time.strftime("%Y-%m-%d"), seconds, command)
+        about = About(seed, machine, time.strftime("%Y-%m-%d"), seconds, shlex.join(["regard", *sys.argv[1:]]))
         write_atomic(html, page(results, about).encode())
         print(f"saved {html}", file=sys.stderr)
     if any(result.verdict is Verdict.FAILS for result in results):
         raise typer.Exit(1)
+
+
+def _require_writable(html: Path, list_: bool) -> None:
+    """Refuse a page that could not be written, before anything is measured."""
+    if list_:
+        raise ValueError("--list measures nothing, and --html writes what was measured; leave one of them out")
+    if html.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--html {html} does not end in .html; use a name such as report.html")
+    if html.is_dir():
+        raise ValueError(f"--html {html} is a folder; give the name of a file, such as {html / 'report.html'}")
+    if not html.parent.is_dir():
+        raise ValueError(f"no folder {html.parent}; make it, or choose another --html")
+    try:
+        tempfile.TemporaryFile(dir=html.parent).close()
+    except OSError as error:
+        raise ValueError(f"--html {html} cannot be written: {error.strerror}; choose another folder") from None
 
 
 def _console() -> "Console":
@@ -94,19 +111,20 @@ def _console() -> "Console":
 
 
 @contextmanager
-def _progress(total: int, enabled: bool) -> "Iterator[Callable[[Result], None]]":
-    """A bar on standard error, if that is a terminal."""
+def _progress(total: int, enabled: bool) -> "Iterator[Callable[[int, Claim], None]]":
+    """A bar on standard error, if that is a terminal; called with the number of checks done and the next claim."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    if not enabled or not console.is_terminal or total < 2:
-        yield lambda result: None
+    if not enabled or not console.is_terminal:
+        yield lambda done, claim: None
         return
-    columns = (TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # Results on the same terminal are printed above the bar; results in a pipe or a file stay there.
+    with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task("", total=total)
-        yield lambda result: bar.advance(task)
+        yield lambda done, claim: bar.update(task, completed=done, description=f"checking {claim.row}")
 
 
 STYLES = {"holds": "green", "holds under a condition": "blue", "the notes are wrong": "yellow", "does not hold": "bold red"}
@@ -121,9 +139,9 @@ def _print(console: "Console", result: "Result", explain: bool) -> None:
                          (f"  notes {' '.join(claim.notes)}", "dim"))  # fmt: skip
     console.print(head)
     console.print(f"      {claim.says}", highlight=False, markup=False)
-    for label, text in (("if", claim.condition), ("right", claim.right), ("", result.reason)):
+    for text in (claim.condition and f"It holds {claim.condition}.", claim.right and f"Right: {claim.right}.", result.reason):
         if text:
-            console.print(f"      {label}{': ' if label else ''}{text}", highlight=False, markup=False)
+            console.print(f"      {text}", highlight=False, markup=False)
     shown = result.measurements if explain else red or _telling(result)
     for found in shown:
         mark = " " if found.holds else "✗"
@@ -164,12 +182,12 @@ def _list(claims: "Sequence[Claim]", json_: bool) -> None:
 
     for claim in claims:
         if json_:
-            print(json.dumps(_claim_as_json(claim), ensure_ascii=False))
+            write_json(_claim_as_json(claim))
         else:
-            kind = "slow" if claim.slow else "" if claim.check else "not checkable"
-            write(f"{claim.row:>4}", f"{claim.chapter:<13}", f"{' '.join(claim.notes):<19}", f"{kind:<5}", claim.says, sep="  ")
+            kind = "slow" if claim.slow else "quick" if claim.check else "not checkable"
+            write(f"{claim.row:>4}", f"{claim.chapter:<13}", f"{' '.join(claim.notes):<19}", f"{kind:<13}", claim.says, sep="  ")
     if not json_:
-        print(f"{len(claims)} checks of {coverage(claims)}", file=sys.stderr)
+        print(coverage(claims), file=sys.stderr)
 
 
 def _summary(results: "Sequence[Result]", seconds: float) -> str:
@@ -178,7 +196,7 @@ def _summary(results: "Sequence[Result]", seconds: float) -> str:
 
     counts = Counter(result.verdict for result in results)
     found = ", ".join(f"{counts[verdict]} × {verdict}" for verdict in Verdict if verdict in counts)
-    return f"{found}\n{len(results)} checks of {coverage([result.claim for result in results])}, {seconds:.1f} s"
+    return f"{found}\n{coverage([result.claim for result in results])}; {seconds:.1f} s"
 
 
 def _claim_as_json(claim: "Claim") -> dict[str, object]:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import torch
 
+from regard.verify.run import THREADS
+
 __all__ = ["describe_machine"]
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -12,7 +14,8 @@ CPUINFO = Path("/proc/cpuinfo")
 
 def describe_machine() -> str:
     """Processor, threads, torch and Python."""
-    return f"{_processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}, Python {platform.python_version()}"
+    threads = "1 thread" if THREADS == 1 else f"{THREADS} threads"
+    return f"{_processor()}, {threads}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
 def _processor() -> str:

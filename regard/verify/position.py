@@ -111,7 +111,7 @@ def higher_dimensions_are_almost_constant() -> Iterator[Finding]:
         wavelength = 2 * math.pi * 10_000 ** (dimension // 2 * 2 / 20)
         yield close(f"turns of dimension {dimension} of 20 in 10,000 positions", turns(curves[:, dimension]), 10_000 / wavelength,
                     within=1.0)  # fmt: skip
-    yield Heatmap("50 positions, 128 dimensions", "dimension", "position", drawn)
+    yield Heatmap("Position vectors", "dimension", "position", drawn, z="PE")
     yield Curves("Dimensions 4 to 7 of 20", "position", "value",
                  {f"dimension {d}": list(enumerate(curves[:100, d].tolist())) for d in (4, 5, 6, 7)})  # fmt: skip
 

@@ -9,6 +9,7 @@ from html import escape
 from importlib import import_module
 from pathlib import Path
 
+from regard.verify.catalogue import CHAPTERS
 from regard.verify.claim import Claim, Measurement, Verdict
 from regard.verify.plots import to_svg
 from regard.verify.run import Result
@@ -18,6 +19,9 @@ __all__ = ["CORRECTIONS", "ROWS", "About", "about_chapter", "code_of", "coverage
 ROWS, CORRECTIONS = 88, 28  # of the inventory of the notes
 STYLE = Path(__file__).with_name("report.css")
 VERDICTS = tuple(Verdict)
+NUMBERS = "Claims are numbered 1 to 88; c1 to c28 are corrections of what the notes get wrong."
+MEASURED = "What five lecture notes claim, beside what was measured."
+NOT_YET_MEASURED = "What five lecture notes claim. A link below a claim measures it now, on this machine."
 
 
 @dataclass(frozen=True)
@@ -35,15 +39,16 @@ def code_of(claim: Claim) -> str:
     """The lines of the check, without its decorator."""
     assert claim.check is not None
     lines = textwrap.dedent(inspect.getsource(claim.check)).splitlines()
-    first = next(number for number, line in enumerate(lines) if line.startswith("def "))
+    first = next((number for number, line in enumerate(lines) if line.startswith("def ")), 0)
     return "\n".join(lines[first:])
 
 
 def coverage(claims: Sequence[Claim]) -> str:
-    """How many rows of the inventory the claims are about."""
+    """How many checks there are, and how much of the inventory of the notes they are about."""
     rows = {claim.row for claim in claims}
     corrections = sum(row.startswith("c") for row in rows)
-    return f"{len(rows) - corrections} of {ROWS} rows of the inventory and {corrections} of {CORRECTIONS} corrections"
+    checks = "1 check" if len(claims) == 1 else f"{len(claims)} checks"
+    return f"{checks}: {len(rows) - corrections} of {ROWS} claims of the notes and {corrections} of {CORRECTIONS} corrections"
 
 
 def page(results: Sequence[Result], about: About | None = None, *, title: str = "The lecture notes, measured",
@@ -52,7 +57,8 @@ def page(results: Sequence[Result], about: About | None = None, *, title: str = 
 
     `link` is the address at which a claim is checked now, `back` that of the page before.
     """
-    chapters = dict.fromkeys(result.claim.chapter for result in results)
+    found = {result.claim.chapter for result in results}
+    chapters = [chapter for chapter in CHAPTERS if chapter in found]
     counts = Counter(result.verdict for result in results)
     hide = "\n".join(
         f"body:has(#show-{_slug(verdict)}:not(:checked)) .{_slug(verdict)} {{ display: none; }}" for verdict in counts
@@ -63,13 +69,13 @@ def page(results: Sequence[Result], about: About | None = None, *, title: str = 
         f"<title>{escape(title)} – regard</title><style>{STYLE.read_text(encoding='utf-8')}\n{hide}</style></head><body>",
         f'<p><a href="{escape(back)}">Back</a></p>' if back else "",
         f"<h1>{escape(title)}</h1>",
-        f"<p>Each statement of the lecture notes beside the number that was measured: {len(results)} checks of "
-        f"{coverage([result.claim for result in results])}.</p>" if len(chapters) > 1 else "",
-        f'<p class="about">{_where(about)}</p>' if about else "",
+        f"<p>{MEASURED if about else NOT_YET_MEASURED} {NUMBERS}</p>" if len(chapters) > 1 else "",
+        f'<p class="about">{coverage([result.claim for result in results])}. {_where(about) if about else ""}</p>',
         '<fieldset class="filters"><legend>Show the claims whose verdict is</legend>' if len(counts) > 1 else "",
         *(f'<label><input type="checkbox" id="show-{_slug(verdict)}" checked autocomplete="off">'
           f"{verdict} ({counts[verdict]})</label>" for verdict in VERDICTS if verdict in counts and len(counts) > 1),
         "</fieldset>" if len(counts) > 1 else "",
+        _contents(chapters) if len(chapters) > 1 else "",
         "<main>",
     ]  # fmt: skip
     numbers = Counter[str]()
@@ -86,6 +92,12 @@ def page(results: Sequence[Result], about: About | None = None, *, title: str = 
 def _where(about: About) -> str:
     return (f"Measured on {about.date} in {about.seconds:.1f} s by <code>{escape(about.command)}</code>, "
             f"seed {about.seed}; {escape(about.machine)}.")  # fmt: skip
+
+
+def _contents(chapters: Sequence[str]) -> str:
+    names = {chapter: escape(about_chapter(chapter).partition(":")[0]) for chapter in chapters}
+    items = "".join(f'<li><a href="#{chapter}">{name}</a></li>' for chapter, name in names.items())
+    return f'<nav aria-label="Chapters"><ul>{items}</ul></nav>'
 
 
 def about_chapter(chapter: str) -> str:
@@ -105,7 +117,7 @@ def _article(result: Result, number: str, link: Callable[[Claim], str]) -> str:
     if claim.condition:
         body.append(f"<p>It holds {escape(claim.condition)}.</p>")
     if claim.right:
-        body.append(f"<p><strong>Right:</strong> {escape(claim.right)}</p>")
+        body.append(f"<p><strong>Right:</strong> {escape(claim.right)}.</p>")
     if result.reason:
         body.append(f'<p class="reason">{escape(result.reason)}</p>')
     if result.measurements:

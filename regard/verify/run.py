@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,9 @@ from regard.data.sources import describe_download
 from regard.verify.claim import Claim, Measurement, Verdict
 from regard.verify.plots import Curves, Heatmap
 
-__all__ = ["Result", "verify"]
+__all__ = ["THREADS", "Result", "verify"]
+
+THREADS = 1  # checks are small: on a busy machine, several threads would mostly wait for one another
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,20 @@ class Result:
 def verify(claims: Iterable[Claim], seed: int = 0) -> Iterator[Result]:
     """Check one claim after another; nothing that a check does changes the random numbers of the next, or of the caller."""
     for claim in claims:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), _threads(THREADS):
             torch.manual_seed(seed)
-            yield _verify(claim)
+            result = _verify(claim)
+        yield result
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _verify(claim: Claim) -> Result:

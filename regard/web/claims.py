@@ -1,6 +1,7 @@
 """The claims of the lecture notes as pages of the server: /claims lists them, /claims/25 checks one now."""
 
 import asyncio
+import os
 import sys
 from contextlib import suppress
 from functools import cache
@@ -12,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from regard.verify.catalogue import all_claims
 from regard.verify.claim import Claim, Verdict
 from regard.verify.report import page
-from regard.verify.run import Result
+from regard.verify.run import THREADS, Result
 from regard.web.batching import OutOfTime, QueueFull
 from regard.web.routes import BadRequest
 
@@ -29,7 +30,7 @@ def add_claims(app: FastAPI) -> None:
 
     @app.api_route("/claims", methods=["GET", "HEAD"], include_in_schema=False)
     async def claims() -> Response:
-        """All claims, not yet checked, each with a link that checks it."""
+        """All claims, not yet checked, the quick ones with a link that checks them."""
         return HTMLResponse(await asyncio.to_thread(_list))
 
     @app.api_route("/claims/{row}", methods=["GET"], include_in_schema=False)
@@ -52,7 +53,8 @@ async def _check(row: str, request: Request) -> str:
     """The page that a process of its own prints; it is stopped if it takes too long, or if the client has gone."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "regard.verify", row,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)  # fmt: skip
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": str(THREADS)})  # fmt: skip
     answer = asyncio.ensure_future(child.communicate())
     try:
         for _ in range(int(SECONDS / POLL)):
@@ -89,4 +91,4 @@ def _list() -> str:
 def _why(claim: Claim) -> str:
     if claim.check is None:
         return claim.why_not
-    return f"It trains a model: regard verify {claim.row}" if claim.slow else ""
+    return f"Its check trains a model; run it with: regard verify {claim.row}" if claim.slow else ""
