@@ -230,20 +230,19 @@ def vit_is_sensitive_to_the_patch_size() -> Iterator[Finding]:
         config = replace(VIT, patch=patch)
         found.append((patch, learn(ViT(config), train, test, 300)[-1][1]))
     accuracies = [accuracy for _, accuracy in found]
-    yield at_least("accuracy after 300 steps, best - worst patch size", max(accuracies) - min(accuracies), 0.02)
+    yield at_least("accuracy after 300 steps, best - worst patch size", max(accuracies) - min(accuracies), 0.04)
     yield Curves("Patches of digits of 14 × 14 pixels", "side of a patch in pixels", "accuracy on test", {"ViT": found})
 
 
-@claim(71, "000", "Drawback 5: without spatial inductive biases ViT is less effective where exact places matter.", slow=True,
-       data=("mnist",))  # fmt: skip
-def vit_is_less_robust_to_shifts() -> Iterator[Finding]:
-    train, test, lines = digits("train"), digits("test"), dict[str, Points]()
-    for name, model in (("ViT", ViT(VIT)), ("CNN", ResNet(CNN))):
-        learn(model, train, test, 300)
-        lines[name] = [(shift, accuracy_of(model, moved(test, shift))) for shift in (0, 1, 2)]
-    lost = {name: line[0][1] - line[1][1] for name, line in lines.items()}
-    yield at_least("accuracy lost on images moved by 1 pixel, half a patch, ViT - CNN", lost["ViT"] - lost["CNN"], 0.05)
-    yield Curves("Digits that are moved after training", "pixels to the right and down", "accuracy on test", lines)
+@claim(71, "000", "Drawback 5: ViT does not capture local features by itself, so it is less effective where fine spatial detail "
+       "matters.", slow=True)  # fmt: skip
+def vit_learns_local_features_slowly() -> Iterator[Finding]:
+    train, test = dominoes(5000), dominoes(1000)
+    models = {"ViT": ViT(replace(VIT, classes=2)), "CNN": ResNet(replace(CNN, classes=2))}
+    lines = {name: learn(model, train, test, 150, every=25) for name, model in models.items()}
+    yield at_least("accuracy of the CNN after 150 steps: are two neighbouring pixels side by side?", lines["CNN"][-1][1], 0.95)
+    yield at_most("accuracy of ViT (chance: 0.5)", lines["ViT"][-1][1], 0.8)
+    yield Curves("Side by side, or one above the other?", "training step", "accuracy on test", lines)
 
 
 # ViT against ResNet
@@ -342,10 +341,12 @@ def labelled(name: str, split: str, count: int = 0) -> Labelled:
 digits = partial(labelled, "mnist")
 
 
-def moved(data: Labelled, pixels: int) -> Labelled:
-    """The images moved right and down, over a dark ground."""
-    side = data.images.shape[-1]
-    return Labelled(F.pad(data.images, (pixels, 0, pixels, 0), value=-1.0)[:, :, :side, :side], data.labels)
+def dominoes(count: int) -> Labelled:
+    """Images with two neighbouring pixels anywhere, side by side (0) or one above the other (1)."""
+    images, each, upright = torch.zeros(count, 1, 14, 14), torch.arange(count), torch.randint(2, (count,))
+    y, x = torch.randint(13, (2, count))
+    images[each, 0, y, x] = images[each, 0, y + upright, x + 1 - upright] = 1.0
+    return Labelled(images, upright)
 
 
 def learn(model: nn.Module, train: Labelled, test: Labelled, steps: int, every: int = 0, lr: float = 2e-3) -> Points:
