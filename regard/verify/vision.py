@@ -76,8 +76,7 @@ def attention_is_added_between_the_blocks_of_a_cnn() -> Iterator[Finding]:
     yield at_most("FLOPs in the attention, of ResNet-50 with attention after two stages", parts["attention"] / parts["all"], 0.25)
 
 
-@claim(72, "001 004", "A self-attention module lets each place of a feature map see all others; a convolution sees its "
-       "neighbourhood.")  # fmt: skip
+@claim(72, "001 004", "Convolutions capture local patterns; a self-attention module in a CNN captures the global context.")
 def attention_in_a_cnn_sees_the_whole_map() -> Iterator[Finding]:
     layer, conv, x = GatedAttention(16, heads=2), ConvNorm(16, 16, 3).eval(), torch.randn(1, 16, 7, 7)
     nn.init.constant_(layer.gate, 0.5)
@@ -91,10 +90,9 @@ def attention_in_a_cnn_sees_the_whole_map() -> Iterator[Finding]:
     yield close("x + gate · attention(x), against the formula", layer(x), x + 0.5 * out.T.view(1, 16, 7, 7), within=EXACT)
 
 
-@claim(72, "001", "Attention in a CNN solves what convolutions alone do not: are two distant points of the same colour?",
-       slow=True)  # fmt: skip
+@claim(72, "004", "CNNs are effective for local patterns and struggle with the global context, which attention sees.", slow=True)
 def attention_compares_distant_places() -> Iterator[Finding]:
-    lines = dict[str, list[tuple[float, float]]]()
+    lines = dict[str, Points]()
     for name, stages in (("CNN", []), ("CNN with attention", [1])):
         model = ResNet(ResNetConfig(image=12, channels=1, stem="cifar", dim=8, dims=[16], depths=[1], block="basic", classes=2,
                                     attention=stages, heads=2))  # fmt: skip
@@ -134,7 +132,7 @@ def lr_net_50_has_the_size_of_the_table() -> Iterator[Finding]:
     local, plain = image_cost(*preset("lrnet-50")), image_cost(*preset("resnet-50"))
     yield close("parameters of LR-Net-50", local.whole.parameters, 23.3e6, rel=0.02)
     yield equals("parameters of ResNet-50", plain.whole.parameters, 25_557_032)
-    yield close("multiply-adds of LR-Net-50", local.whole.flops / 2, 4.3e9, rel=0.02)
+    yield close("multiply-adds of LR-Net-50, in its convolutions", local.whole.flops / 2, 4.3e9, rel=0.02)
     yield close("multiply-adds of ResNet-50", plain.whole.flops / 2, 4.09e9, rel=0.01)
     yield close("multiply-adds of ResNet-50, against the table", plain.whole.flops / 2, 4.3e9, rel=0.06)
     rows = [rows for rows, _, _ in stage_shapes("lrnet-50")]
@@ -208,8 +206,7 @@ def attention_on_pixels_needs_r_to_the_4() -> Iterator[Finding]:
                  {"pixels": [(side, 48 * 16 * 4 * n / 2**30) for side, n in entries.items()]}, True, True)  # fmt: skip
 
 
-@claim(75, "001", "224 × 224 pixels are a sequence of 50,000, too much for attention; patches of 16 × 16 make it "
-       "short.")  # fmt: skip
+@claim(75, "001", "224 × 224 pixels are a sequence of 50,000, too much; patches of 16 × 16 pixels make it short.")
 def patches_shorten_the_sequence() -> Iterator[Finding]:
     patches, pixels = changed_cost("vit-base", pool="mean", depth=1), changed_cost("vit-base", pool="mean", depth=1, patch=1)
     yield close("pixels of an image, as tokens", pixels.tokens, 50_000, rel=0.01)
@@ -248,8 +245,7 @@ def cnns_are_hierarchical_and_vit_is_isotropic() -> Iterator[Finding]:
     yield equals("tokens and channels of the blocks of vit-base", set(block_shapes("vit-base")), {(197, 768)})
 
 
-@claim(79, "001", "A 56 × 56 grid has attention matrices of 56⁴ = 9.8M entries; windows of M × M have M⁴ (H/M) (W/M) = M² H "
-       "W.")  # fmt: skip
+@claim(79, "001", "On a 56 × 56 grid attention has 56⁴ = 9.8M entries; in windows of M × M it has M⁴ (H/M) (W/M) = M² H W.")
 def windows_need_m_squared_h_w_entries() -> Iterator[Finding]:
     everywhere = changed_cost("vit-base", patch=4, depth=1, pool="mean").entries
     yield equals("entries of global attention on 56 × 56 patches", everywhere, 9_834_496)
