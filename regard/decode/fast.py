@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.decode.packed import few_rows_linear
+from regard.decode.packed import packed_linear
 from regard.decode.step import Decoder
 from regard.layers.attention import Attention
 from regard.layers.biases import BucketedPositionBias
@@ -63,8 +63,8 @@ def step_function(layer: nn.Module, start: int = 0, stop: int | None = None) -> 
 
 @step_function.register(nn.Linear)
 def _(layer: nn.Linear, start: int = 0, stop: int | None = None) -> Function:
-    if (few_rows := few_rows_linear(layer, start, stop)) is not None:
-        return few_rows
+    if (packed := packed_linear(layer, start, stop)) is not None:
+        return packed
     return partial(F.linear, weight=layer.weight[start:stop], bias=None if layer.bias is None else layer.bias[start:stop])
 
 
