@@ -95,9 +95,9 @@ def durations(results: Sequence[Result]) -> str:
     quick, slow = ([result for result in results if result.claim.slow is slow] for slow in (False, True))
     text = f"The {len(quick)} quick checks took {sum(result.seconds for result in quick):.0f} s"
     if slow:
-        longest = max(slow, key=lambda result: result.seconds)
-        text += (f", the {len(slow)} slow ones that train models {sum(result.seconds for result in slow):,.0f} s, "
-                 f"the longest of them {longest.seconds:.0f} s (claim {longest.claim.row})")  # fmt: skip
+        together, longest = sum(result.seconds for result in slow), max(slow, key=lambda result: result.seconds)
+        text += f"; those that train models (`--slow`), {len(slow)} of them, took {together:,.0f} s"
+        text += f", the longest {longest.seconds:.0f} s (claim {longest.claim.row})"
     return f"{text}."
 
 
@@ -105,7 +105,7 @@ def stability(results: Sequence[Result], repeated: Mapping[int, Sequence[Result]
     """Whether the verdicts stay if the quick checks draw other random numbers."""
     first = {result.claim.name: result.verdict for result in results}
     changed = [
-        f"{result.claim.row} ({result.claim.name.replace('_', ' ')}) with seed {seed}: {result.verdict}"
+        f"claim {result.claim.row} ({result.claim.name.replace('_', ' ')}) with seed {seed}: {result.verdict}"
         for seed, others in repeated.items()
         for result in others
         if result.verdict != first[result.claim.name]

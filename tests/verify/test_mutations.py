@@ -20,6 +20,8 @@ def test_the_claim_has_its_verdict(claim: Claim):
     [found] = verify([claim])
     red = [f"{m.what}: {m.measured}, expected {m.expected}" for m in found.measurements if not m.holds]
     assert found.verdict is claim.intended, found.reason or "; ".join(red)
+    if claim.right:
+        assert {measurement.refutes for measurement in found.measurements} == {True, False}, "what is wrong, and what is right"
 
 
 @pytest.mark.parametrize("mutation", [pytest.param(each, id=each.what, marks=slow_if(each.slow)) for each in all_mutations()])
