@@ -173,6 +173,7 @@ def sentences_of_30_words_lose_words() -> Iterator[Finding]:
     yield at_least(
         "fraction of words copied right, sentences of 3 words / sentences of 30 words", points[0][1] / points[-1][1], 3
     )
+    yield at_least("fraction of 3 words that are copied right", points[0][1], 0.7)
     yield at_most("fraction of 30 words that are copied right", points[-1][1], 0.3)
     by_place = right_by_place(model, 30)
     yield at_least("of 30 words, fraction of the first 10 that are right / of the last 10",
@@ -233,7 +234,7 @@ def a_decoder_step_equals_its_formula() -> Iterator[Finding]:
     cell.weight_hh.copy_(decoder.cell.recurrent.weight)
     cell.bias_hh.copy_(decoder.cell.recurrent.bias)
     source = torch.randint(LETTERS, VOCAB, (1, 6))
-    annotations, state, contexts = model.encode(source)[0][0], model.start(source), list[Tensor]()
+    annotations, state = model.encode(source)[0][0], model.start(source)
     assert isinstance(score, Additive)
     w, u, v = (layer.weight for layer in (score.query, score.key, score.value))
     for step, token in enumerate(torch.randint(LETTERS, VOCAB, (3, 1)), 1):
@@ -244,7 +245,6 @@ def a_decoder_step_equals_its_formula() -> Iterator[Finding]:
         _, state = model.step(token, state)
         yield close(f"state s_{step} against torch's GRU cell of y_{step - 1}, s_{step - 1} and Σ α_i h_i", state.hidden,
                     cell(torch.cat((y, context[None]), 1), before[None]), within=EXACT)  # fmt: skip
-        contexts.append(context)
     with torch.no_grad(), record_calls(model, "decoder.cross") as calls:
         model(source, torch.randint(LETTERS, VOCAB, (1, 3)))
     changes = [((b.mixed - a.mixed).norm() / a.mixed.norm()).item() for a, b in pairwise(calls)]
@@ -262,12 +262,7 @@ def errors_reach_every_weight_through_attention() -> Iterator[Finding]:
     weights = dict(model.named_parameters())
     gradients = dict(zip(weights, torch.autograd.grad(loss(), list(weights.values())), strict=True))
     yield equals("weights without a gradient", [name for name, gradient in gradients.items() if not gradient.abs().sum()], [])
-    for name in (
-        "embed_source.weight",
-        "encoder.weight_hh_l0",
-        "decoder.cross.score.query.weight",
-        "decoder.cross.score.key.weight",
-    ):
+    for name in ("embed_source.weight", "encoder.weight_hh_l0", "decoder.cross.score.query.weight"):
         direction, step = torch.randn_like(weights[name]), 1e-5
         with torch.no_grad():
             weights[name].add_(step * direction)
@@ -591,7 +586,7 @@ def recurrent_layers_do_not_learn_to_recall_a_distant_word() -> Iterator[Finding
         yield at_least(f"fraction of first words that are recalled 2 steps later, {name}", points[0][1], 0.9)
         found = points[-1][1]
         what = f"the same 50 steps later, {name} (chance: 0.125)"
-        yield at_least(what, found, 0.9) if name == "self-attention" else at_most(what, found, 0.5)
+        yield at_least(what, found, 0.7) if name == "self-attention" else at_most(what, found, 0.5)
     yield Curves("Recalling the first of many words", "steps since", "fraction recalled", lines)
 
 
