@@ -195,8 +195,7 @@ def a_transformer_learns_the_rows_of_the_notes() -> Iterator[Finding]:
     rows = {**HINDI, ROMANISED[0]: ROMANISED[1], "I like eating ice-cream": " ".join(GRID)}
     tokenizer = train_tokenizer([*rows, *rows.values()], "bpe", 200)
     source, target, special = tokenizer.encode([*rows]), tokenizer.encode([*rows.values()]), tokenizer.special
-    batch = PairBatch(pad([[*ids, special.eos] for ids in source], special),
-                      pad([[special.bos, *ids, special.eos] for ids in target], special))  # fmt: skip
+    batch = PairBatch(pad(source, special), pad([[special.bos, *ids] for ids in target], special))
     model = Transformer(TransformerConfig(vocab=tokenizer.vocab, dim=48, depth=1, heads=4, dropout=0.0))
     optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.005), list[tuple[float, float]]()
     for step in range(60):
