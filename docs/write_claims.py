@@ -80,8 +80,8 @@ def page(results: Sequence[Result], repeated: Mapping[int, Sequence[Result]], co
         if all(result.claim.chapter != chapter for result in results):
             continue
         yield f"## {about_chapter(chapter)}\n"
-        yield "| claim | notes | the notes say | what was measured | expected | measured | verdict |"
-        yield "|---|---|---|---|---|---|---|"
+        yield "| claim, and what was measured | notes | expected | measured | verdict |"
+        yield "|---|---|---|---|---|"
         for result in results:
             if result.claim.chapter == chapter:
                 yield from rows(result)
@@ -92,7 +92,7 @@ def page(results: Sequence[Result], repeated: Mapping[int, Sequence[Result]], co
 
 def durations(results: Sequence[Result]) -> str:
     """How long the checks took, the quick and the slow ones."""
-    quick, slow = ([result for result in results if result.claim.slow is slow] for slow in (False, True))
+    quick, slow = ([result for result in results if result.claim.check and result.claim.slow is slow] for slow in (False, True))
     text = f"The {len(quick)} quick checks took {sum(result.seconds for result in quick):.0f} s"
     if slow:
         together, longest = sum(result.seconds for result in slow), max(slow, key=lambda result: result.seconds)
@@ -117,21 +117,19 @@ def stability(results: Sequence[Result], repeated: Mapping[int, Sequence[Result]
 
 
 def rows(result: Result) -> Iterator[str]:
-    """The lines of a claim: one for each measurement that is shown."""
+    """The lines of a claim: what the notes say, then one for each measurement that is shown."""
     claim = result.claim
-    says = cell(claim.says)
+    says = f"**{claim.row}** {cell(claim.says)}"
     if claim.right:
         says += f" **Right:** {cell(claim.right)}."
     if claim.condition:
         says += f" *It holds {cell(claim.condition)}.*"
-    first = (claim.row, " ".join(claim.notes), says, str(result.verdict))
-    shown = [
-        (cell(found.what), f"{'the notes: ' if found.refutes else ''}{cell(found.expected)}", cell(found.measured))
-        for found in telling(result.measurements)
-    ]
-    for number, (what, expected, measured) in enumerate(shown or [(cell(result.reason), "", "")]):
-        row, notes, text, verdict = ("", "", "", "") if number else first
-        yield f"| {row} | {notes} | {text} | {what} | {expected} | {measured} | {verdict} |"
+    if result.reason:
+        says += f" *{cell(result.reason)}*"
+    yield f"| {says} | {' '.join(claim.notes)} | | | {result.verdict} |"
+    for found in telling(result.measurements):
+        expected = f"{'the notes: ' if found.refutes else ''}{cell(found.expected)}"
+        yield f"| – {cell(found.what)} | | {expected} | {cell(found.measured)} | |"
 
 
 def telling(measurements: Sequence[Measurement]) -> Sequence[Measurement]:

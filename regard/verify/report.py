@@ -47,7 +47,10 @@ def coverage(claims: Sequence[Claim]) -> str:
     """How many checks there are, and how much of the inventory of the notes they are about."""
     rows = {claim.row for claim in claims}
     corrections = sum(row.startswith("c") for row in rows)
-    checks = "1 check" if len(claims) == 1 else f"{len(claims)} checks"
+    count = sum(claim.check is not None for claim in claims)
+    checks = "1 check" if count == 1 else f"{count} checks"
+    if uncheckable := len(claims) - count:
+        checks += f" and {uncheckable} that cannot be checked"
     return f"{checks}: {len(rows) - corrections} of {ROWS} claims of the notes and {corrections} of {CORRECTIONS} corrections"
 
 
@@ -70,7 +73,8 @@ def page(results: Sequence[Result], about: About | None = None, *, title: str = 
         f'<p><a href="{escape(back)}">Back</a></p>' if back else "",
         f"<h1>{escape(title)}</h1>",
         f"<p>{MEASURED if about else NOT_YET_MEASURED} {NUMBERS}</p>" if len(chapters) > 1 else "",
-        f'<p class="about">{coverage([result.claim for result in results])}. {_where(about) if about else ""}</p>',
+        f'<p class="about">{coverage([result.claim for result in results])}.</p>' if len(chapters) > 1 else "",
+        f'<p class="about">{_where(about)}</p>' if about else "",
         '<fieldset class="filters"><legend>Show the claims whose verdict is</legend>' if len(counts) > 1 else "",
         *(f'<label><input type="checkbox" id="show-{_slug(verdict)}" checked autocomplete="off">'
           f"{verdict} ({counts[verdict]})</label>" for verdict in VERDICTS if verdict in counts and len(counts) > 1),

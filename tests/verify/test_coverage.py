@@ -17,7 +17,7 @@ def test_every_claim_of_the_notes_and_every_correction_has_an_entry(regard):
     rows = {claim.row for claim in CLAIMS}
     assert [number for number in NUMBERS if number not in rows] == []
     assert rows <= set(NUMBERS)
-    assert coverage(CLAIMS) == f"{len(CLAIMS)} checks: 88 of 88 claims of the notes and 28 of 28 corrections"
+    assert coverage(CLAIMS).endswith(": 88 of 88 claims of the notes and 28 of 28 corrections")
     assert regard("verify", "--list").err == f"{coverage(CLAIMS)}\n"
 
 

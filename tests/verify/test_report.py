@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -83,6 +84,8 @@ def test_every_id_of_the_page_is_there_once(results):
 def test_the_coverage_counts_checks_claims_and_corrections(results):
     assert coverage([result.claim for result in results]) == "3 checks: 2 of 88 claims of the notes and 1 of 28 corrections"
     assert coverage([results[0].claim]).startswith("1 check: 1 of 88")
+    quoted = replace(results[0].claim, row="88", check=None, why_not="a quotation")
+    assert coverage([results[0].claim, quoted]).startswith("1 check and 1 that cannot be checked: 2 of 88")
 
 
 def test_the_code_of_a_check_starts_at_its_name():
@@ -102,10 +105,11 @@ def write_claims(monkeypatch):
 def test_the_page_of_the_documentation_has_a_line_for_each_measurement(results, write_claims, monkeypatch):
     monkeypatch.setattr(write_claims, "mutations", list)
     lines = list(write_claims.page(results, {}, "python docs/write_claims.py"))
-    says = "Claim c3 of &lt;EOS> & \\*all\\*. **Right:** It is 64."
-    assert f"| c3 | 001 002 | {says} | width of &lt;a key> | the notes: 512 | 64 | the notes are wrong |" in lines
-    assert "|  |  |  | width \\| of a key | 64 | 64 |  |" in lines
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines if line.startswith("|")} == {8}
+    says = "**c3** Claim c3 of &lt;EOS> & \\*all\\*. **Right:** It is 64."
+    assert f"| {says} | 001 002 | | | the notes are wrong |" in lines
+    assert "| – width of &lt;a key> | | the notes: 512 | 64 | |" in lines
+    assert "| – width \\| of a key | | 64 | 64 | |" in lines
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines if line.startswith("|")} == {6}
     text = "\n".join(lines)
     assert "1 × the notes are wrong, 1 × does not hold, 1 × not run" in text
     assert "by `python docs/write_claims.py`, seed 0; " in text
