@@ -22,16 +22,11 @@ INTRODUCTION = """\
 
 `regard verify` measures every claim of five lecture notes and says what it found: it holds, it holds under a condition, or the
 notes are wrong and something else is right. Claims are numbered 1 to 88; c1 to c28 are corrections of what the notes get wrong.
-A check is a short function that uses the package's own models. `regard verify 25 --explain` prints it with all its measurements
-and its plot, `regard verify --html report.html` writes a page with all plots, and `regard serve` has a page `/claims`, where a
-click measures one claim.
+A check is a short function that uses the package's own models.
 
-```
-regard verify
-regard verify --slow
-regard verify --list
-regard verify 25 --explain
-```
+`regard verify --list` lists the claims, and `regard verify --slow` also runs the checks that train models.
+`regard verify 25 --explain` prints a check with all its measurements and its plot, and `regard verify --html report.html` writes
+a page with all plots. `regard serve` has a page `/claims`, where a click measures one claim.
 """
 POWER = """\
 ## What turns a check red
