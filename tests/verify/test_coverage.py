@@ -36,7 +36,7 @@ def test_an_entry_says_all_that_its_verdict_needs(claim: Claim):
     assert set(claim.notes) <= set(NOTES)
     assert list(claim.notes) == sorted(set(claim.notes))
     assert len(claim.says) > 15
-    assert claim.says.endswith((".", "?", "!"))
+    assert claim.says.endswith((".", "?", "!", "…"))
     assert not claim.says.startswith(" ")
     assert bool(claim.condition) == (claim.intended is Verdict.CONDITION)
     assert bool(claim.right) == (claim.intended is Verdict.WRONG)
