@@ -128,8 +128,8 @@ def generation_ends_at_the_end_token_or_at_the_limit() -> Iterator[Finding]:
     yield equals("outputs with this end token, equal to those above cut before it", sum(map(list.__eq__, found, cut)), 20)
 
 
-@claim(59, "000 003", "Beam search keeps the B most probable sequences: each step evaluates all next words of each, and keeps the "
-       "best B of all. With B = 1 it is greedy search.")  # fmt: skip
+@claim(59, "000 003", "Beam search keeps the B most probable sequences: each step evaluates all next words of each, and keeps "
+       "the best B of all. With B = 1 it is greedy search.")  # fmt: skip
 def beam_search_keeps_the_most_probable_sequences() -> Iterator[Finding]:
     model = small()
     source = random_sources(model, 8)
@@ -169,7 +169,7 @@ def wider_beams_find_more_probable_sentences() -> Iterator[Finding]:
     yield at_most("log-probability of greedy outputs less that of the best, mean of 16 models, nats", means[0][1], -0.05)
     yield at_least("gain by 4 beams, nats", means[2][1] - means[0][1], 0.05)
     yield close("with 60 beams, log-probabilities against a search through all outputs", found[60], best, within=1e-4)
-    yield Curves("How probable is the output?", "beam size B", "mean of log p(output) - log p(best), nats", {"beam search": means},
+    yield Curves("How probable is the output?", "beam size B", "mean log p(output) - log p(best), nats", {"beam search": means},
                  log_x=True)  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def beams_translate_better_than_greedy_search() -> Iterator[Finding]:
 
 
 @claim(64, "001", "Training cost 3.3 · 10¹⁸ FLOPs for the base model and 2.3 · 10¹⁹ for the big one.",
-       condition="for what 8 GPUs could have computed in the time of training; the products of the model are a third of it")  # fmt: skip
+       condition="for what 8 GPUs can compute in the time of training; the model's products are a third of it")  # fmt: skip
 def training_cost_is_the_time_of_the_gpus() -> Iterator[Finding]:
     model, source = small(), torch.randint(4, 40, (8, 25))
     model.requires_grad_(True)
