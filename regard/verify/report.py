@@ -50,7 +50,7 @@ def coverage(claims: Sequence[Claim]) -> str:
     count = sum(claim.check is not None for claim in claims)
     checks = "1 check" if count == 1 else f"{count} checks"
     if uncheckable := len(claims) - count:
-        checks += f" and {uncheckable} that cannot be checked"
+        checks += f" and {uncheckable} claim{'s' * (uncheckable > 1)} that cannot be checked"
     return f"{checks}: {len(rows) - corrections} of {ROWS} claims of the notes and {corrections} of {CORRECTIONS} corrections"
 
 

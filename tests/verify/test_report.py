@@ -85,7 +85,7 @@ def test_the_coverage_counts_checks_claims_and_corrections(results):
     assert coverage([result.claim for result in results]) == "3 checks: 2 of 88 claims of the notes and 1 of 28 corrections"
     assert coverage([results[0].claim]).startswith("1 check: 1 of 88")
     quoted = replace(results[0].claim, row="88", check=None, why_not="a quotation")
-    assert coverage([results[0].claim, quoted]).startswith("1 check and 1 that cannot be checked: 2 of 88")
+    assert coverage([results[0].claim, quoted]).startswith("1 check and 1 claim that cannot be checked: 2 of 88")
 
 
 def test_the_code_of_a_check_starts_at_its_name():
