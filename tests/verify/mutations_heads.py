@@ -9,15 +9,15 @@ from torch import Tensor
 from regard.layers.attention import Attention, attend
 
 
-def attention_with(*, heads: int | None = None, full_width: bool = False) -> Callable[[pytest.MonkeyPatch], None]:
-    """Every `Attention` is built with this many heads, or with heads as wide as the layer."""
+def attention_with(*, fixed: int | None = None, full_width: bool = False) -> Callable[[pytest.MonkeyPatch], None]:
+    """Every `Attention` is built with this fixed number of heads, or with heads as wide as the layer."""
 
     def apply(patch: pytest.MonkeyPatch) -> None:
         init = Attention.__init__
 
-        def changed(self: Attention, dim: int, own_heads: int, *rest: object, **options: object) -> None:
+        def changed(self: Attention, dim: int, heads: int, *rest: object, **options: object) -> None:
             width = {"width": dim} if full_width else {}
-            init(self, dim, heads or own_heads, *rest, **{**options, **width})
+            init(self, dim, fixed or heads, *rest, **{**options, **width})
 
         patch.setattr(Attention, "__init__", changed)
 
@@ -46,7 +46,7 @@ def keys_are_queries(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTATIONS = [
-    Mutation("every layer has one head", attention_with(heads=1),
+    Mutation("every layer has one head", attention_with(fixed=1),
              ("two_readings_need_two_heads", "multi_head_attention_equals_a_loop_over_heads",
               "multi_head_attention_equals_torchs", "each_head_has_its_own_matrices", "the_original_transformer_has_8_heads")),
     Mutation("all heads attend alike", alike,
