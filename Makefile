@@ -10,6 +10,7 @@ NUMERIC := tests/examples tests/layers tests/models tests/laws tests/parity test
 THREADED := tests/layers tests/laws tests/decode tests/train/test_malloc.py tests/train/test_memory.py $(RESUME)
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2
 PYTEST := $(BIN)/python -m pytest --durations=25
+export PYTHONDONTWRITEBYTECODE :=  # each process of the tests would compile all modules again
 PARALLEL := -n logical --maxprocesses 8  # a process for each core, with one thread
 
 .PHONY: demo docs test test-all test-avx2 test-threads test-slow lint bench clean

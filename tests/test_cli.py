@@ -73,14 +73,13 @@ def test_translate_json_has_a_score_for_greedy_answers_too(regard, small_run):
     assert json.loads(regard("translate", small_run, "a b c", "--json", "--beam", 1).out)["score"] < 0
 
 
-def test_translate_reads_a_file_and_standard_input_alike(small_run, tmp_path):
+def test_translate_reads_a_file_and_standard_input_alike(regard, small_run, tmp_path):
     lines = "a b c\nd e\n\nz y x\n"
-    file = write(tmp_path / "in.txt", lines)
+    from_file = regard("translate", small_run, "--input", write(tmp_path / "in.txt", lines))
     command = [sys.executable, "-m", "regard", "translate", str(small_run)]
-    from_file = subprocess.run([*command, "--input", str(file)], capture_output=True, text=True, check=True)
     from_stdin = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
-    assert from_file.stdout == from_stdin.stdout
-    assert len(from_file.stdout.splitlines()) == 4
+    assert from_file.out == from_stdin.stdout
+    assert len(from_file.out.splitlines()) == 4
 
 
 def test_samples_depend_on_the_seed_only(regard, small_run):

@@ -34,7 +34,7 @@ def folder(tmp_path_factory, minilm):
 
 
 def run(found: list[Pasted], folder: Folder, regard, monkeypatch) -> None:
-    monkeypatch.chdir(folder.path)
+    folder.enter(monkeypatch)
     for command in found:
         folder.run(command, regard)
 
@@ -58,7 +58,7 @@ def test_the_commands_in_the_text_of_a_page_run(name, folder, regard, monkeypatc
 def test_the_python_code_of_a_page_runs(name, folder, regard, monkeypatch):
     import matplotlib
 
-    monkeypatch.chdir(folder.path)
+    folder.enter(monkeypatch)
     for block in python_blocks(name):
         if "regard.load(" in block:
             for run in re.findall(r"runs/([\w-]+)", block):

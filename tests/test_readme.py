@@ -37,12 +37,12 @@ def commands() -> list[Pasted]:
 )
 def test_the_commands_run_as_pasted(regard, tmp_path, monkeypatch, minilm):
     """Run each command as written, in order, in an empty folder; trainings take three steps."""
-    monkeypatch.chdir(tmp_path)
     folder = Folder(tmp_path, minilm)
+    folder.enter(monkeypatch)
     for command in commands():
         folder.run(command, regard)
     verbs = {command.words[1] for command in commands()}
-    assert verbs == {"train", "translate", "show", "serve", "generate", "transcribe", "import", "export"}
+    assert verbs == {"train", "translate", "show", "serve", "generate", "transcribe", "import", "export", "verify"}
     for image in ("map.html", "boot-attention.png"):
         assert (tmp_path / image).stat().st_size > 1000
 

@@ -19,7 +19,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 
 PAD, BOS, EOS, VOCAB = 0, 1, 2, 11
 
-law = settings(max_examples=15)
+law = settings(max_examples=8)
 seeds, sizes = st.integers(0, 10_000), st.integers(1, 6)
 
 

@@ -15,6 +15,7 @@ The answer, a line too, has the exit status (negative: the signal), the seconds 
 """
 
 import errno
+import importlib
 import json
 import os
 import re
@@ -29,14 +30,24 @@ WRITES = ("os.fsync", "os.replace", "os.link", "shutil.rmtree", "Path.unlink", "
 TEMPORARY = r"(?<=^\.[0-9a-f]{24})\..*"  # what `mkdtemp` put behind the name of an encoded corpus
 
 
+def import_for_training() -> None:
+    """Import what any training imports on its way, so that no forked child need do so, which takes it longer than training."""
+    import gc
+
+    from regard.tasks import read_run
+
+    for name in ("regard.cli", "regard.cli.train", "regard.train.loop", "regard.train.resume", "regard.interop.weights",
+                 "torch._dynamo", "torch.utils.tensorboard", "sacrebleu", "rich.status", "rich._emoji_codes"):  # fmt: skip
+        importlib.import_module(name)
+    read_run("reverse")  # knows all tasks and families, whose modules it imports
+    gc.freeze()  # a child that collects garbage would copy the memory that it shares with this process
+
+
 def serve() -> None:
     import torch
-    import torch._dynamo  # Adam imports it, which takes seconds
-
-    import regard.cli
-    import regard.train.loop  # noqa: F401, so that no child need import anything
 
     torch.set_num_threads(1)
+    import_for_training()
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         order = json.loads(line)
