@@ -6,6 +6,7 @@ import shutil
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
+from explorer_page import WORK, ExplorerPage
 
 if TYPE_CHECKING:
-    from explorer_page import ExplorerPage
     from playwright.sync_api import Browser, Page
 
     from regard.tasks.predictors import Predictor
@@ -137,27 +138,67 @@ def log() -> PageLog:
     return PageLog()
 
 
-def open_page(browser: "Browser", log: PageLog, width: int = 1280, height: int = 900, **options: object) -> "Page":
-    """An empty page in a context of its own, followed by the log."""
-    context = browser.new_context(viewport={"width": width, "height": height}, reduced_motion="reduce", **options)
-    context.set_default_timeout(PATIENCE)
-    page = context.new_page()
-    log.follow(page)
-    return page
+class Pages:
+    """Empty pages, each in a context of its own; those that a test has left are used again.
+
+    What a page costs is its process and its context.  The explorer keeps nothing there, so a test finds what it does not set
+    itself as in a new page: another document, no routes and no listeners.
+    """
+
+    def __init__(self, browser: "Browser"):
+        self.browser, self._free = browser, defaultdict[str, list["Page"]](list)
+        self._options: dict[Page, dict[str, object]] = {}
+        self._listeners = defaultdict["Page", list[tuple[str, Callable]]](list)
+
+    def take(self, width: int = 1280, height: int = 900, color_scheme: str = "light", **more: object) -> "Page":
+        """A page that no test uses, followed by nobody."""
+        options = {"viewport": {"width": width, "height": height}, "color_scheme": color_scheme, **more}
+        if self._free[repr(options)]:
+            return self._free[repr(options)].pop()
+        context = self.browser.new_context(reduced_motion="reduce", **options)
+        context.set_default_timeout(PATIENCE)
+        context.add_init_script(path=WORK)
+        page = context.new_page()
+        self._options[page], add_listener = options, page.on
+
+        def follow(event: str, listener: Callable) -> None:
+            self._listeners[page].append((event, listener))
+            add_listener(event, listener)
+
+        page.on = follow
+        return page
+
+    def give_back(self, page: "Page") -> None:
+        """Undo what a test may have set."""
+        page.goto("about:blank")
+        page.unroute_all(behavior="ignoreErrors")
+        for event, listener in self._listeners.pop(page, []):
+            page.remove_listener(event, listener)
+        page.context.set_offline(False)
+        page.emulate_media(color_scheme=self._options[page]["color_scheme"])
+        page.mouse.move(0, 0)
+        self._free[repr(self._options[page])].append(page)
+
+
+@pytest.fixture(scope="module")
+def empty_pages(browser: "Browser") -> Pages:
+    """The pages of this module."""
+    return Pages(browser)
 
 
 @pytest.fixture
-def new_page(browser: "Browser", log: PageLog) -> Iterator[object]:
-    """`new_page(width=360, color_scheme="dark")` opens an empty page in a context of its own; all are checked at the end."""
-    pages = []
+def new_page(empty_pages: Pages, log: PageLog) -> Iterator[object]:
+    """`new_page(width=360, color_scheme="dark")` is an empty page in a context of its own; all are checked at the end."""
+    taken: list[Page] = []
 
     def make(**options: object) -> "Page":
-        pages.append(open_page(browser, log, **options))
-        return pages[-1]
+        taken.append(empty_pages.take(**options))
+        log.follow(taken[-1])
+        return taken[-1]
 
     yield make
-    for page in pages:
-        page.context.close()
+    for page in taken:
+        empty_pages.give_back(page)
     log.check()
 
 
@@ -165,7 +206,7 @@ def new_page(browser: "Browser", log: PageLog) -> Iterator[object]:
 class OpenPage:
     """A page that many tests use, and the last question it has answered."""
 
-    explorer: "ExplorerPage"
+    explorer: ExplorerPage
     log: PageLog
     given: str | Path | None = None
     record: dict = field(default_factory=dict)
@@ -178,9 +219,8 @@ def pages() -> dict[str, OpenPage]:
 
 
 @pytest.fixture
-def answered(browser: "Browser", address: str, pages: dict[str, OpenPage], inputs: dict[str, Path]) -> Iterator[Callable]:
+def answered(empty_pages: Pages, address: str, pages: dict[str, OpenPage], inputs: dict[str, Path]) -> Iterator[Callable]:
     """`answered("gpt")` is the page of a family with the answer to its input, or to another one, and the record."""
-    from explorer_page import ExplorerPage
     from tiny_runs import given_to
 
     used: list[PageLog] = []
@@ -188,8 +228,9 @@ def answered(browser: "Browser", address: str, pages: dict[str, OpenPage], input
     def ask(family: str, given: str | Path | None = None) -> tuple[ExplorerPage, dict]:
         given = given_to(family, inputs) if given is None else given
         if family not in pages:
-            log = PageLog()
-            pages[family] = OpenPage(ExplorerPage(open_page(browser, log), address), log)
+            log, page = PageLog(), empty_pages.take()
+            log.follow(page)
+            pages[family] = OpenPage(ExplorerPage(page, address), log)
             pages[family].explorer.choose(family)
         page = pages[family]
         if page.given != given:

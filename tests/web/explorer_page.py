@@ -1,7 +1,6 @@
 """The explorer page as a person uses it: choose a run, give an input, open a view, read a table."""
 
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,31 +8,19 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page, Request, Route
+    from playwright.sync_api import Locator, Page
 
 VIEWS = ("answer", "heads", "steps", "whatif", "decoding", "learning")
-_FRAMES = "() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
-# Events of requests reach this process late on a busy machine, so the page counts the requests whose answers have not begun.
-_COUNT = """const real = window.fetch.bind(window);
-window.unanswered = 0;
-window.fetch = (...given) => { window.unanswered++; return real(...given).finally(() => window.unanswered--); };"""
-_QUIET = """() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(() => drawn(!window.unanswered
-  && document.documentElement.dataset.phase === "idle" && !document.querySelector(".placard-loading, [aria-busy=true]")))))"""
-_CELLS = """rows => rows.map(row => [...row.querySelectorAll("td")].map(
-  cell => cell.dataset.weight ?? cell.dataset.value ?? cell.textContent))"""
+WORK = Path(__file__).with_name("page_work.js")  # that every page of `ExplorerPage` begins with
+READ_CELLS = """(node => [...node.querySelectorAll("tbody tr")].map(row => [...row.querySelectorAll("td")].map(
+  cell => cell.dataset.weight ?? cell.dataset.value ?? cell.textContent)))"""
 
 
 class ExplorerPage:
     """A page that is open at the address of a server, or at an exported file."""
 
     def __init__(self, page: "Page", address: str, view: str = ""):
-        self.page, self._streamed = page, ""
-        self._waiting: set[Request] = set()  # requests under way
-        page.on("request", lambda request: self._waiting.add(request))
-        for event in ("requestfinished", "requestfailed"):
-            page.on(event, lambda request: self._waiting.discard(request))
-        page.add_init_script(_COUNT)
-        page.route("**/inspect/stream", self._keep)  # a browser does not keep the body of a stream
+        self.page = page
         page.goto(f"{address}#{view}" if view else address)
         page.locator("html[data-ready=true]").wait_for()
 
@@ -45,7 +32,7 @@ class ExplorerPage:
         """Type a text or choose a file, and wait for the answer: the record as the server sent it."""
         self.send(given)
         self.settled()
-        return json.loads(self._streamed.splitlines()[-1])["record"]
+        return json.loads(self.page.evaluate("streamed").splitlines()[-1])["record"]
 
     def send(self, given: str | Path) -> None:
         """Give an input, and wait until the server has answered."""
@@ -57,18 +44,10 @@ class ExplorerPage:
                 self.page.keyboard.press("Enter")
         self.page.locator("#composer[aria-busy=false]").wait_for()
 
-    def _keep(self, route: "Route") -> None:
-        response = route.fetch()
-        self._streamed = response.text()
-        route.fulfill(response=response)
-
     def settled(self) -> None:
         """Wait until no request is under way, nothing is shown as loading or busy, and all is drawn."""
-        give_up = time.monotonic() + 30
-        while not self.page.evaluate(_QUIET) or self._waiting:
-            assert time.monotonic() < give_up, f"no answer: {[request.url for request in self._waiting]}"
-            self.page.evaluate(_FRAMES)
-        self.page.evaluate(_FRAMES)
+        unfinished = self.page.evaluate("settled()")
+        assert not unfinished, f"never done: {unfinished}"
 
     def open(self, view: str) -> "Locator":
         """Open a view by its tab; its panel."""
@@ -82,7 +61,11 @@ class ExplorerPage:
 
 def read_table(table: "Locator") -> Tensor:
     """The numbers of a table of weights, or of a small matrix: `data-weight` or `data-value` of its cells, else their text."""
-    rows = table.locator("tbody tr").evaluate_all(_CELLS)
+    return to_numbers(table.evaluate(READ_CELLS))
+
+
+def to_numbers(rows: list[list[str]]) -> Tensor:
+    """Cells as they were read by `READ_CELLS`."""
     return torch.tensor([[float(cell.replace("−", "-").replace("∞", "inf")) for cell in row] for row in rows])
 
 

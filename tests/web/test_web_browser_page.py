@@ -299,7 +299,6 @@ def test_a_server_that_has_stopped_is_said_and_a_new_one_answers(new_page, runs,
     app = create_app([ServedRun.open(runs["transformer"])])
     server = serve(app)
     explorer = ExplorerPage(new_page(), next(server))
-    explorer.page.unroute("**/inspect/stream")
     server.close()
     explorer.page.locator("textarea").fill(TEXT)
     explorer.page.keyboard.press("Enter")
@@ -320,7 +319,6 @@ def test_a_record_that_has_left_the_memory_is_made_again(new_page, app, address,
 
 def test_the_answer_appears_while_it_is_decoded(new_page, address):
     explorer = ExplorerPage(new_page(), address)
-    explorer.page.unroute("**/inspect/stream")  # the stream itself
     explorer.choose("gpt")
     page = explorer.page
     page.evaluate("""() => {

@@ -3,64 +3,81 @@
 What is wanted comes from the weights of the model and from hooks (explicit_stages.py); what is found is read from the page.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import explicit
 import pytest
 import torch
 from explicit_stages import Head, head_of
-from explorer_page import ExplorerPage, read_table
+from explorer_page import READ_CELLS, ExplorerPage, read_table, to_numbers
 from test_web_browser_truth import CLOSE, EACH
 from tiny_runs import TEXT, given_to
 from torch import Tensor
 
-STAGES = {  # stage: its matrices
-    "x": ("x", "memory"), "qkv": ("q", "k", "v"), "scores": ("scores",), "scaled": ("scaled",), "bias": ("bias", "sum"),
-    "mask": ("masked",), "weights": ("weights",), "output": ("contributions", "output"),
-}  # fmt: skip
-MATRICES = [name for names in STAGES.values() for name in names]
+STAGES = ("x", "qkv", "scores", "scaled", "bias", "mask", "weights", "output")
+READ_STAGES = f"""panel => {{
+  const all = [...panel.querySelectorAll("[data-matrix]")];
+  const weights = all.find(matrix => matrix.dataset.matrix === "weights");
+  return {{
+    matrices: all.map(matrix => [matrix.dataset.matrix, {READ_CELLS}(matrix)]),
+    rows: weights.dataset.rows.split(",").map(Number),
+    columns: weights.dataset.columns.split(",").map(Number),
+    stages: [...panel.querySelectorAll("[data-stage]")].map(({{dataset}}) => [dataset.stage, dataset.changed === "true"]),
+  }};
+}}"""
+
+
+@dataclass
+class Shown:
+    """What the view shows: its matrices, of which queries and keys, and which stages are marked as changed."""
+
+    matrices: dict[str, Tensor]
+    rows: list[int]
+    columns: list[int]
+    stages: list[tuple[str, bool]]
 
 
 def open_steps(explorer: ExplorerPage, layer: int, head: int, query: int):
     """The numbers of one query of a head of the input."""
     panel = explorer.open("steps")
-    panel.locator("label", has_text="Your input").click()
+    if not panel.get_by_label("Your input").is_checked():
+        panel.locator("label", has_text="Your input").click()
     for label, value in (("Layer", layer), ("Head", head), ("Query", query)):
         explorer.settled()
-        panel.get_by_label(label, exact=True).select_option(index=value)  # a value would also match a label
+        choice = panel.get_by_label(label, exact=True)
+        if choice.evaluate("one => one.selectedIndex") != value:
+            choice.select_option(index=value)  # a value would also match a label
     explorer.settled()
     return panel
 
 
-def read_stages(explorer: ExplorerPage, names: Sequence[str] = MATRICES) -> dict[str, Tensor]:
-    """Matrices of the view, every column of them."""
-    panel, found = explorer.page.locator("#panel-steps"), {}
+def read_stages(explorer: ExplorerPage) -> Shown:
+    """All that the view shows, every column of it."""
+    panel = explorer.page.locator("#panel-steps")
     explorer.settled()
-    for name in names:
-        matrix = panel.locator(f'[data-matrix="{name}"]')
-        if matrix.get_by_role("button", name="Show all").count():
-            matrix.get_by_role("button", name="Show all").click()
-            explorer.settled()
-        if matrix.count():
-            found[name] = read_table(matrix.locator("table"))
-    return found
+    more = panel.locator(".stage-more", has_text="Show all")
+    for _ in range(more.count()):
+        more.first.click()
+        explorer.settled()
+    found = panel.evaluate(READ_STAGES)
+    matrices = {name: to_numbers(cells) for name, cells in found["matrices"]}
+    assert len(matrices) == len(found["matrices"])
+    return Shown(matrices, found["rows"], found["columns"], found["stages"])
 
 
 def assert_shown(explorer: ExplorerPage, head: Head, query: int, changed: str = "", **switches: float) -> dict[str, Tensor]:
     """The page shows the stages of a head and no other, at some of its queries and keys, and marks all from `changed` on."""
-    found, wanted = read_stages(explorer), head.stages(**switches)
-    assert found.keys() - {"contributions"} == wanted.keys()
-    panel = explorer.page.locator("#panel-steps")
-    shown = [panel.locator('[data-matrix="weights"]').get_attribute(f"data-{name}").split(",") for name in ("rows", "columns")]
-    rows = [head.queries.index(int(position)) for position in shown[0]]
-    columns = [head.keys.index(int(position)) for position in shown[1]]
+    shown, wanted = read_stages(explorer), head.stages(**switches)
+    assert shown.matrices.keys() - {"contributions"} == wanted.keys()
+    rows = [head.queries.index(position) for position in shown.rows]
+    columns = [head.keys.index(position) for position in shown.columns]
     at = head.queries.index(query)
     assert at in rows
     assert (len(rows), len(columns)) == (min(8, len(head.queries)), min(10, len(head.keys)))
     weights = wanted["weights"][at]
     assert weights[columns].sum() >= weights.topk(len(columns)).values.sum() - 1e-4  # the keys with the most weight
     wanted["contributions"] = torch.cat(((weights[:, None] * head.v)[columns], wanted["output"][at : at + 1]))
-    for name, values in found.items():
+    for name, values in shown.matrices.items():
         part = wanted[name]
         if name == "contributions":
             part = part[:, : values.shape[1]]  # of wide values the first numbers
@@ -69,10 +86,9 @@ def assert_shown(explorer: ExplorerPage, head: Head, query: int, changed: str = 
         else:
             part = part[columns] if name in ("memory", "k", "v") else part[rows][:, columns]
         torch.testing.assert_close(values, part, **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
-    marks = panel.locator("[data-stage]").evaluate_all("all => all.map(({dataset}) => [dataset.stage, dataset.changed])")
-    names = [name for name, _ in marks]
-    assert [name for name, mark in marks if mark == "true"] == (names[names.index(changed) :] if changed else [])
-    return found
+    names = [name for name, _ in shown.stages]
+    assert [name for name, marked in shown.stages if marked] == (names[names.index(changed) :] if changed else [])
+    return shown.matrices
 
 
 # -- the formula
@@ -97,13 +113,13 @@ def test_the_six_words_need_no_input(new_page, address):
     panel.locator('[data-matrix="weights"]').wait_for()
     labels = panel.locator('[data-matrix="x"] tbody th').all_text_contents()
     assert labels == ["YOUR", "CAT", "IS", "A", "LOVELY", "CAT"]
-    found = read_stages(explorer, ("x", "weights", "output"))
+    found = read_stages(explorer).matrices
     wanted = (found["x"] @ found["x"].T / 512**0.5).softmax(-1)  # q, k and v are the input itself
     torch.testing.assert_close(found["weights"], wanted, **CLOSE)
     torch.testing.assert_close(found["output"], wanted @ found["x"], **CLOSE)
     panel.get_by_role("switch", name="Positions").click()
     panel.locator('[data-stage="x"][data-changed="true"]').wait_for()
-    cat, other_cat = read_stages(explorer, ("weights",))["weights"][[1, 5]]
+    cat, other_cat = read_stages(explorer).matrices["weights"][[1, 5]]
     torch.testing.assert_close(cat, other_cat, rtol=0, atol=0)  # without positions the two are one
 
 
@@ -154,10 +170,11 @@ HEADS = {  # a head of a module, a query of it, and the switches that have a mea
     "captioner": ("captioner", "decoder.cross", 0, 2, ""),
     "conformer": ("conformer", "encoder.1.attn", 1, 5, "Scale Positions"),
 }  # fmt: skip
-CHANGES = {  # the first stage that a switch changes, and what the formula has to change for it
-    "Scale": ("scaled", {"scaled": False}), "Mask": ("mask", {"flip_mask": True}), "Positions": ("x", {"positions": False}),
-    "Shuffle": ("x", {"shuffled": True}),
+CHANGES = {  # the first stage that a switch changes, from the last one on, and what the formula has to change for it
+    "Mask": ("mask", {"flip_mask": True}), "Scale": ("scaled", {"scaled": False}), "Shuffle": ("x", {"shuffled": True}),
+    "Positions": ("x", {"positions": False}),  # the last: without positions some heads do not see the order
 }  # fmt: skip
+STATES = "all => all.map(one => [one.labels[0].textContent, one.disabled, one.checked])"
 
 
 @pytest.mark.parametrize("place", HEADS)
@@ -171,37 +188,47 @@ def test_each_switch_changes_what_it_should_and_nothing_else(answered, predictor
     controls = {switch: panel.get_by_role("switch", name=switch) for switch in CHANGES}
     temperature, reset = panel.get_by_label("Temperature"), panel.get_by_role("button", name="Reset", exact=True)
 
-    def assert_changed(first: str, positions: bool = True, shuffled: bool = False, **changes: float) -> None:
-        """The page shows the numbers of a changed head, and they are others than before, from the stage `first` on."""
+    def changed_head(positions: bool = True, shuffled: bool = False, **changes: float) -> tuple[Head, dict[str, float]]:
+        """The head with these changes of what it reads, and the changes that are of its formula."""
         changed = model if positions else explicit.without_position_table(model)
-        found = head_of(family, changed, name, head, swap_words(record, read) if shuffled else read, query)
-        assert (found.stages(**changes)["weights"] - own.stages()["weights"]).abs().max() > 1e-3
-        assert_shown(explorer, found, query, first, **changes)
+        return head_of(family, changed, name, head, swap_words(record, read) if shuffled else read, query), changes
+
+    def assert_changed(first: str, changes: dict[str, float], before: dict[str, float]) -> None:
+        """The page shows the numbers of a changed head, from the stage `first` on, and they are others than before."""
+        (now, formula), (was, old) = changed_head(**changes), changed_head(**before)
+        assert (now.stages(**formula)["weights"] - was.stages(**old)["weights"]).abs().max() > 1e-3
+        assert_shown(explorer, now, query, first, **formula)
         assert reset.is_visible()
 
     # As the model has them: a switch without a meaning is disabled.
     own = head_of(family, model, name, head, read, query)
     before = assert_shown(explorer, own, query)
-    assert [switch for switch, control in controls.items() if control.is_enabled()] == meaningful
-    on = [switch for switch in meaningful if controls[switch].is_checked()]
+    states = panel.get_by_role("switch").evaluate_all(STATES)
+    found = {switch: state for text, *state in states for switch in CHANGES if text.startswith(switch)}
+    assert [switch for switch, (disabled, _) in found.items() if not disabled] == meaningful
+    on = [switch for switch in meaningful if found[switch][1]]
     assert on == [switch for switch in meaningful if switch in ("Scale", "Positions") or (switch == "Mask" and own.masked)]
     assert not reset.is_visible()
 
-    # One after the other, each switched back.
-    for switch in meaningful:
+    # One after the other, from the end of the formula to its start: each changes what is shown from a stage on that no one had.
+    together = {"temperature": 10**0.5}
+    temperature.fill("0.5")
+    assert_changed("weights", together, {})
+    for switch in [switch for switch in CHANGES if switch in meaningful]:
         first, changes = CHANGES[switch]
         controls[switch].click()
-        assert_changed(first, **changes)
-        controls[switch].click()
-    temperature.fill("0.5")
-    assert_changed("weights", temperature=10**0.5)
+        assert_changed(first, together | changes, together)
+        together |= changes
 
-    # All at once, and back.
-    for switch in meaningful:
+    # Some by hand and the others at once back to what they were.
+    back, left = meaningful[::2], {**together}
+    for switch in back:
         controls[switch].click()
-    together = {key: value for switch in meaningful for key, value in CHANGES[switch][1].items()}
-    first = next(stage for stage in STAGES if stage in [CHANGES[switch][0] for switch in meaningful] + ["weights"])
-    assert_changed(first, temperature=10**0.5, **together)
+        for change in CHANGES[switch][1]:
+            del left[change]
+    if back:
+        first = min((CHANGES[switch][0] for switch in meaningful[1::2]), key=STAGES.index, default="weights")
+        assert_changed(first, left, together)
     reset.click()
     for matrix, values in assert_shown(explorer, own, query).items():
         torch.testing.assert_close(values, before[matrix], rtol=0, atol=0)

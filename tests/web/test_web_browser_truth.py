@@ -22,13 +22,6 @@ CLOSE = {"rtol": 0, "atol": 1e-4}
 EACH = pytest.mark.parametrize("family", EVERY_FAMILY)
 
 
-def ask(new_page, address: str, run: str, given: str | Path) -> tuple[ExplorerPage, dict]:
-    """A page that has answered, and the record it got."""
-    explorer = ExplorerPage(new_page(), address)
-    explorer.choose(run)
-    return explorer, explorer.ask(given)
-
-
 def assert_distributions(weights: Tensor) -> None:
     """Each row sums to one."""
     torch.testing.assert_close(weights.sum(-1), torch.ones(len(weights)), rtol=0, atol=len(weights[0]) * 1e-5)
@@ -37,13 +30,23 @@ def assert_distributions(weights: Tensor) -> None:
 # -- view 2: all heads
 
 
+def open_heads(explorer: ExplorerPage):
+    """The view as it is before a head is opened."""
+    panel = explorer.open("heads")
+    back = panel.get_by_role("button", name="All heads")
+    if back.is_visible():
+        back.click()
+        explorer.settled()
+    return panel
+
+
 @EACH
-def test_every_head_shows_the_weights_of_the_explicit_path(new_page, address, predictors, inputs, family):
+def test_every_head_shows_the_weights_of_the_explicit_path(answered, predictors, inputs, family):
     given, predictor = given_to(family, inputs), predictors[family]
-    explorer, record = ask(new_page, address, family, given)
+    explorer, record = answered(family)
     wanted = explicit.attention(family, predictor, given, record["answer"]["text"])
     assert [layer["name"] for layer in record["layers"]] == list(wanted)
-    panel = explorer.open("heads")
+    panel = open_heads(explorer)
     panel.locator('[data-head="0-0"]').click()
     for layer, weights in enumerate(wanted.values()):
         for head, matrix in enumerate(weights):
@@ -61,17 +64,16 @@ def test_every_head_shows_the_weights_of_the_explicit_path(new_page, address, pr
 @pytest.mark.parametrize(
     ("family", "group", "stack"), [("transformer", 0, "encoder"), ("gpt", 0, ""), ("bert", 0, ""), ("vit", 0, "")]
 )
-def test_the_rollout_is_the_product_of_all_layers_with_their_residual_paths(new_page, address, predictors, inputs, family, group,
-                                                                            stack):  # fmt: skip
+def test_the_rollout_is_the_product_of_all_layers_with_their_residual_paths(answered, predictors, inputs, family, group, stack):
     given = given_to(family, inputs)
-    explorer, record = ask(new_page, address, family, given)
+    explorer, record = answered(family)
     weights = explicit.attention(family, predictors[family], given, record["answer"]["text"])
     layers = [each for name, each in weights.items() if name.startswith(stack)]
     wanted = torch.eye(layers[0].shape[-1])
     for each in layers:
         mixed = 0.5 * each.mean(0) + 0.5 * torch.eye(len(wanted))
         wanted = mixed / mixed.sum(-1, keepdim=True) @ wanted
-    panel = explorer.open("heads")
+    panel = open_heads(explorer)
     panel.locator(".head-group").nth(group).get_by_role("button", name="Rollout").click()
     torch.testing.assert_close(read_table(open_table(panel.locator(".detail-matrix .heatmap"))), wanted, **CLOSE)
 
@@ -80,9 +82,9 @@ def test_the_rollout_is_the_product_of_all_layers_with_their_residual_paths(new_
 
 
 @EACH
-def test_the_answer_is_the_models_and_its_table_holds_the_alignment(new_page, address, predictors, inputs, family):
+def test_the_answer_is_the_models_and_its_table_holds_the_alignment(answered, predictors, inputs, family):
     given, predictor = given_to(family, inputs), predictors[family]
-    explorer, record = ask(new_page, address, family, given)
+    explorer, record = answered(family)
     answer = record["answer"]["text"]
     assert answer == direct_answer(family, predictor, given, len(record["answer"]["items"]))
     weights = explicit.attention(family, predictor, given, answer)
@@ -93,8 +95,8 @@ def test_the_answer_is_the_models_and_its_table_holds_the_alignment(new_page, ad
     assert_distributions(found)
 
 
-def test_the_matrix_has_a_row_and_a_column_for_each_word_that_is_shown(new_page, address, predictors):
-    explorer, record = ask(new_page, address, "transformer", TEXT)
+def test_the_matrix_has_a_row_and_a_column_for_each_word_that_is_shown(answered, predictors):
+    explorer, record = answered("transformer")
     answer, translator = record["answer"]["text"], predictors["transformer"]
     weights = explicit.attention("transformer", translator, TEXT)
     tokens = explicit.alignment("transformer", translator, TEXT, weights, answer)
@@ -129,6 +131,16 @@ def direct_answer(family: str, predictor: Predictor, given: str | Path, tokens: 
 # -- view 4: what if
 
 
+def open_whatif(explorer: ExplorerPage):
+    """The view with nothing switched off."""
+    panel = explorer.open("whatif")
+    reset = panel.get_by_role("button", name="Reset", exact=True)
+    if reset.is_visible():
+        reset.click()
+        explorer.settled()
+    return panel
+
+
 def assert_what_if(panel, translator: Predictor, changed: Predictor, source: Tensor, text: str) -> None:
     """The view's verdict on a change is what the changed model computes."""
     ids, (whole, target) = explicit.answered_ids(translator, TEXT), explicit.translation_ids(translator, TEXT)
@@ -148,20 +160,20 @@ def assert_what_if(panel, translator: Predictor, changed: Predictor, source: Ten
 @pytest.mark.parametrize(
     ("layer", "name", "head"), [(0, "encoder.0.attn", 1), (3, "decoder.0.cross", 2), (4, "decoder.1.attn", 0)]
 )
-def test_a_switched_off_head_is_one_that_the_output_projection_ignores(new_page, address, predictors, layer, name, head):
+def test_a_switched_off_head_is_one_that_the_output_projection_ignores(answered, predictors, layer, name, head):
     translator = predictors["transformer"]
-    explorer, _ = ask(new_page, address, "transformer", TEXT)
-    panel = explorer.open("whatif")
+    explorer, _ = answered("transformer")
+    panel = open_whatif(explorer)
     panel.locator(f'.head-switch[data-layer="{layer}"][data-head="{head}"]').click()
     panel.locator(".logprob-after").wait_for()
     changed = dataclasses.replace(translator, model=explicit.without_head(translator.model, name, head))
     assert_what_if(panel, translator, changed, explicit.translation_ids(translator, TEXT)[0], TEXT)
 
 
-def test_a_switched_off_layer_is_one_without_any_of_its_heads(new_page, address, predictors):
+def test_a_switched_off_layer_is_one_without_any_of_its_heads(answered, predictors):
     translator = predictors["transformer"]
-    explorer, _ = ask(new_page, address, "transformer", TEXT)
-    panel = explorer.open("whatif")
+    explorer, _ = answered("transformer")
+    panel = open_whatif(explorer)
     panel.locator('.layer-switch[data-layer="1"]').click()
     panel.locator(".logprob-after").wait_for()
     model = translator.model
@@ -171,10 +183,10 @@ def test_a_switched_off_layer_is_one_without_any_of_its_heads(new_page, address,
     assert_what_if(panel, translator, changed, explicit.translation_ids(translator, TEXT)[0], TEXT)
 
 
-def test_a_switched_off_word_is_one_that_the_model_does_not_read(new_page, address, predictors):
+def test_a_switched_off_word_is_one_that_the_model_does_not_read(answered, predictors):
     translator = predictors["transformer"]
-    explorer, _ = ask(new_page, address, "transformer", TEXT)
-    panel = explorer.open("whatif")
+    explorer, _ = answered("transformer")
+    panel = open_whatif(explorer)
     panel.get_by_role("button", name="Word old").click()
     panel.locator(".logprob-after").wait_for()
     shorter = TEXT.replace("old ", "")
@@ -183,10 +195,10 @@ def test_a_switched_off_word_is_one_that_the_model_does_not_read(new_page, addre
     assert_what_if(panel, translator, translator, source, shorter)
 
 
-def test_the_ranking_lists_every_head_with_what_the_answer_loses_without_it(new_page, address, predictors):
+def test_the_ranking_lists_every_head_with_what_the_answer_loses_without_it(answered, predictors):
     translator = predictors["transformer"]
-    explorer, record = ask(new_page, address, "transformer", TEXT)
-    panel = explorer.open("whatif")
+    explorer, record = answered("transformer")
+    panel = open_whatif(explorer)
     panel.get_by_role("button", name="Show all").click()  # it was measured when the view was opened
     rows = panel.locator(".ranking-table tbody tr").evaluate_all(
         "rows => rows.map(({dataset}) => [dataset.layer, dataset.head, dataset.drop].map(Number))"

@@ -2,11 +2,11 @@
 
 import dataclasses
 import json
-import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from page_node import require_node
+from page_node import node_evaluates
 
 import regard
 from regard.models import preset
@@ -20,23 +20,18 @@ KEYS = {"transformer": TEXT, "gpt": TEXT, "bert": TEXT, "vit": IMAGE, "swin": SW
 GIB, MIB, KIB = 2**30, 2**20, 2**10
 
 
-def evaluate(expression: str) -> object:
+@pytest.fixture(scope="module")
+def evaluate() -> Iterator[Callable[[str], object]]:
     """The value of an expression of the modules cost.js and numbers.js, which have no other file to read."""
-    modules = {"cost": PAGE / "cost.js", "numbers": PAGE / "parts" / "numbers.js"}
-    imports = "".join(f'import * as {name} from "{path.as_uri()}";' for name, path in modules.items())
-    code = f"{imports} console.log(JSON.stringify({expression}));"
-    done = subprocess.run(
-        [require_node(), "--input-type=module", "-e", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    with node_evaluates({"cost": PAGE / "cost.js", "numbers": PAGE / "parts" / "numbers.js"}) as ask:
+        yield ask
 
 
 def sizes(config: object, family: str) -> dict[str, object]:
     return {key: getattr(config, key) for key in KEYS[family]}
 
 
-def test_the_presets_are_those_of_regard():
+def test_the_presets_are_those_of_regard(evaluate):
     found = evaluate("cost.COST_PRESETS")
     assert set(found) == {"transformer-base", "gpt-small", "bert-base", "vit-base", "swin-tiny"}
     for name, values in found.items():
@@ -53,7 +48,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("name", "changes", "source", "target"), TEXTS)
-def test_text_models_cost_what_torch_counts(name, changes, source, target):
+def test_text_models_cost_what_torch_counts(evaluate, name, changes, source, target):
     family, config = preset(name)
     config = dataclasses.replace(config, **changes)
     lengths = f"{source}, {target}" if family == "transformer" else source
@@ -69,14 +64,14 @@ IMAGES = [
 
 
 @pytest.mark.parametrize(("name", "changes"), IMAGES)
-def test_image_models_cost_what_torch_counts(name, changes):
+def test_image_models_cost_what_torch_counts(evaluate, name, changes):
     family, config = preset(name)
     config = dataclasses.replace(config, **changes)
     found = evaluate(f"cost.{family}Cost({json.dumps(sizes(config, family))})")
     assert found == [part._asdict() for part in cost(family, config, 1, 1)]
 
 
-def test_a_window_as_long_as_the_text_is_no_restriction():
+def test_a_window_as_long_as_the_text_is_no_restriction(evaluate):
     base = "cost.COST_PRESETS['transformer-base']"
     full, wide, narrow = evaluate(f"[{base}].flatMap(c => [Infinity, 40, 8].map(w => cost.transformerCost(c, 40, 30, w)))")
     assert wide == full
@@ -89,7 +84,7 @@ def test_a_window_as_long_as_the_text_is_no_restriction():
     (128, 1, 48, 16, 1 * GIB, 768 * GIB),  # the notes' Transformer on pixels
     (224, 16, 48, 16, 150.0625 * KIB, 112.546875 * MIB), (256, 16, 48, 16, 256 * KIB, 192 * MIB),  # and on patches
 ])  # fmt: skip
-def test_scores_of_images_are_those_of_the_notes(image, patch, depth, heads, head, everything):
+def test_scores_of_images_are_those_of_the_notes(evaluate, image, patch, depth, heads, head, everything):
     given = json.dumps({"image": image, "patch": patch, "depth": depth, "heads": heads})
     found = evaluate(f"cost.globalScores({given})")
     assert (found["head_bytes"], found["all_bytes"]) == (head, everything)
@@ -99,7 +94,7 @@ def test_scores_of_images_are_those_of_the_notes(image, patch, depth, heads, hea
         assert (found["tokens"], found["entries"]) == (counted.tokens, counted.entries)
 
 
-def test_windows_have_a_64th_of_the_scores():
+def test_windows_have_a_64th_of_the_scores(evaluate):
     full = evaluate("cost.globalScores({image: 224, patch: 4, depth: 1, heads: 1}).entries")
     windows = evaluate("cost.windowScores({image: 224, patch: 4, window: 7, depth: 1, heads: 1}).entries")
     family, config = preset("swin-tiny")
@@ -108,7 +103,7 @@ def test_windows_have_a_64th_of_the_scores():
     assert full == 64 * windows
 
 
-def test_the_table_of_layers_is_that_of_the_notes():
+def test_the_table_of_layers_is_that_of_the_notes(evaluate):
     n, d, k, r = 50, 512, 3, 7
     rows = evaluate(f"cost.layerComplexities({{length: {n}, width: {d}, kernel: {k}, window: {r}}})")
     assert [row["operations"] for row in rows] == [n * n * d, n * d * d, k * n * d * d, r * n * d]
@@ -121,5 +116,5 @@ def test_the_table_of_layers_is_that_of_the_notes():
     ("numbers.compactCount(999499)", "999 k"), ("numbers.compactCount(999700)", "1.00 M"),
     ("cost.bytesText(112.546875 * 2 ** 20)", "112.5 MiB"), ("cost.bytesText(12)", "12 bytes"),
 ])  # fmt: skip
-def test_numbers_are_readable(call, text):
+def test_numbers_are_readable(evaluate, call, text):
     assert str(evaluate(call)).replace("\N{NO-BREAK SPACE}", " ") == text

@@ -6,13 +6,16 @@ import itertools
 import json
 import re
 import zlib
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from cli_checks import assert_refused
-from tiny_runs import EVERY_FAMILY, TEXT, TEXTS
+from explorer_page import VIEWS, ExplorerPage
+from tiny_runs import EVERY_FAMILY, TEXT, TEXTS, given_to
 
 import regard as package
 from regard.web import export
@@ -41,17 +44,23 @@ def held(page: str) -> dict:
     return json.loads(json.dumps(data), object_hook=lambda found: shared[found["shared"]] if [*found] == ["shared"] else found)
 
 
-def input_of(family: str, inputs: dict[str, Path]) -> str | Path:
-    return TEXTS.get(family) or inputs["sound.wav" if family == "conformer" else "picture.png"]
+@pytest.fixture(scope="module")
+def exported(runs: dict[str, Path], inputs: dict[str, Path]) -> Callable[[str], tuple[Explorer, str]]:
+    """Of a family the page for its input, and the explorer that has answered for it."""
+
+    @cache
+    def export_family(family: str) -> tuple[Explorer, str]:
+        run = ServedRun.open(runs[family], device="cpu")
+        explorer = Explorer([run])
+        return explorer, export.to_page(explorer, run, given_to(family, inputs))
+
+    return export_family
 
 
 @pytest.mark.parametrize("family", EVERY_FAMILY)
-def test_a_page_holds_the_answers_of_the_endpoints_for_every_layer_and_head(
-    family: str, runs: dict[str, Path], inputs: dict[str, Path], tmp_path: Path
-):
-    run = ServedRun.open(runs[family], device="cpu")
-    explorer = Explorer([run])
-    requests = held(export.to_page(explorer, run, input_of(family, inputs)))["requests"]
+def test_a_page_holds_the_answers_of_the_endpoints_for_every_layer_and_head(family: str, exported):
+    explorer, page = exported(family)
+    requests = held(page)["requests"]
     key, record = next(iter(requests.items()))
     assert key.startswith(f"POST /runs/{family}/inspect ")
     assert [one["name"] for one in requests["GET /runs"]["runs"]] == [family]
@@ -181,31 +190,25 @@ def test_python_writes_a_page_of_a_folder_or_a_predictor(runs: dict[str, Path], 
 # ---- in a browser
 
 
-# All answers are there: what the page awaits is done after a few turns of its event loop.
-SETTLED = """async () => {
-  for (let turn = 0; turn < 20; turn += 1) await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-}"""
-
-
-def open_file(page: "Page", file: Path) -> None:
+def open_file(page: "Page", file: Path) -> ExplorerPage:
     page.context.set_offline(True)
-    page.goto(file.as_uri())
-    page.wait_for_selector("html[data-ready=true]")
+    return ExplorerPage(page, file.as_uri())
 
 
 @pytest.mark.parametrize("family", EVERY_FAMILY)
-def test_a_page_opens_from_disk_without_a_network(family: str, runs: dict[str, Path], inputs: dict[str, Path], tmp_path: Path,
-                                                  new_page, log):  # fmt: skip
-    file = export_page(str(runs[family]), input_of(family, inputs), tmp_path / "map.html", device="cpu")
-    page = new_page()
-    open_file(page, file)
+def test_a_page_opens_from_disk_without_a_network(family: str, exported, tmp_path: Path, new_page, log):
+    file = tmp_path / "map.html"
+    file.write_text(exported(family)[1], encoding="utf-8")
+    explorer = open_file(new_page(), file)
+    panels = explorer.page.locator("#panels")
+    explorer.settled()
     record = next(iter(held(file.read_text())["requests"].values()))
+    shown = panels.inner_text()
     for item in record["answer"]["items"]:
-        assert item["text"].strip().removeprefix("+") in page.inner_text("#panels")  # the words are shown whole
-    for tab in page.query_selector_all("[role=tab]"):
-        tab.click()
-        page.evaluate(SETTLED)
-        assert "does not hold that answer" not in page.inner_text("#panels"), tab.inner_text()
+        assert item["text"].strip().removeprefix("+") in shown  # the words are shown whole
+    for view in VIEWS:
+        explorer.open(view)
+        assert "does not hold that answer" not in panels.inner_text(), view
     assert [url for url in log.requests if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
@@ -213,7 +216,7 @@ def test_hostile_text_is_shown_as_text(runs: dict[str, Path], tmp_path: Path, ne
     file = export_page(str(runs["transformer"]), HOSTILE, tmp_path / "map.html", device="cpu")
     page = new_page()
     page.on("dialog", lambda dialog: pytest.fail("a script of the input ran"))
-    open_file(page, file)
+    open_file(page, file).settled()
     assert page.input_value("#input-text") == HOSTILE
 
 

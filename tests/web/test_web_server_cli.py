@@ -36,47 +36,37 @@ def get(address: str, path: str, **headers: str) -> tuple[int, bytes]:
         return answer.status, answer.read()
 
 
-def test_it_serves_until_ctrl_c(runs):
-    with started(runs["transformer"], runs["gpt"]) as (program, address):
+def test_it_serves_until_ctrl_c_and_says_which_run_translates(runs):
+    with started(runs["transformer"], runs["bahdanau"], runs["gpt"]) as (program, address):
         assert address.startswith("http://127.0.0.1:")
         assert program.stdout.readline().split() == ["transformer", "transformer,", "en", "to", "it:", "the", "page,",
                                                      "/translate,", "/v1/completions"]  # fmt: skip
+        assert "/translate" not in program.stdout.readline(), "of the same languages as the run before it"
         assert program.stdout.readline().split() == ["gpt", "gpt:", "the", "page,", "/v1/completions"]
         status, health = get(address, "/health")
-        assert (status, [run["name"] for run in json.loads(health)["runs"]]) == (200, ["transformer", "gpt"])
+        assert (status, [run["name"] for run in json.loads(health)["runs"]]) == (200, ["transformer", "bahdanau", "gpt"])
         assert b"<title>" in get(address, "/")[1]
         with urllib.request.urlopen(address, timeout=30) as answer:
             assert "server" not in answer.headers
         program.send_signal(signal.SIGINT)
         _, errors = program.communicate(timeout=30)
     assert program.returncode == 0, "Ctrl-C is how it is stopped"
-    assert errors.splitlines() == ["Ctrl-C stops", "stopped"], "requests are not logged"
+    which = "/translate from en to it asks transformer, which was named before bahdanau"
+    assert errors.splitlines() == [which, "Ctrl-C stops", "stopped"], "requests are not logged"
 
 
-def test_of_two_runs_of_the_same_languages_it_says_which_one_translates(runs):
-    with started(runs["transformer"], runs["bahdanau"]) as (program, _):
-        assert "/translate" in program.stdout.readline()
-        assert "/translate" not in program.stdout.readline()
-        expected = "/translate from en to it asks transformer, which was named before bahdanau\n"
-        assert program.stderr.readline() == expected
-
-
-def test_the_key_of_the_environment_is_needed(runs):
-    with started(runs["gpt"], REGARD_API_KEY="correct-horse") as (_, address):
-        assert get(address, "/v1/models", Authorization="Bearer correct-horse")[0] == 200
-        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-            get(address, "/v1/models")
-        refused.value.close()
-
-
-def test_a_bug_is_one_line_of_its_log(runs, tmp_path):
+def test_the_key_of_the_environment_is_needed_and_a_bug_is_one_line_of_the_log(runs, tmp_path):
     """Reading the page fails in a way that nobody foresaw."""
     broken = "import regard.web.server as server\ndef fail(path): raise RuntimeError('secret')\nserver._page_file = fail\n"
     (tmp_path / "sitecustomize.py").write_text(broken)
-    paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
-    with started(runs["gpt"], PYTHONPATH=paths) as (program, address):
+    paths, key = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])]), {"Authorization": "Bearer correct-horse"}
+    with started(runs["gpt"], PYTHONPATH=paths, REGARD_API_KEY="correct-horse") as (program, address):
+        assert get(address, "/v1/models", **key)[0] == 200
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+            get(address, "/v1/models")
+        refused.value.close()
         with pytest.raises(urllib.error.HTTPError, match="500") as failed:
-            get(address, "/")
+            get(address, "/", **key)
         assert json.loads(failed.value.read()) == {"error": "internal error; see the server's log"}
         failed.value.close()
         program.send_signal(signal.SIGINT)
