@@ -79,7 +79,7 @@ def two_readings_need_two_heads() -> Iterator[Finding]:
                  log_y=True)  # fmt: skip
     chosen = [int((man - astronomer).argmax()), int((astronomer - man).argmax())]
     yield Heatmap("The word telescope attends to", "word", "head", weights[chosen], [f"head {head + 1}" for head in chosen],
-                  SENTENCE.rstrip(".").split())  # fmt: skip
+                  SENTENCE.rstrip(".").split(), "weight")  # fmt: skip
 
 
 @claim(29, "001 002 003", "Several heads attend to different things.")
@@ -91,12 +91,12 @@ def heads_of_a_trained_model_attend_to_different_words() -> Iterator[Finding]:
         apart = moved[~torch.eye(len(moved), dtype=torch.bool)].min().item()
         yield at_least(f"layer {layer + 1}: weight that the most similar two heads give to different words, of 1", apart, 0.2)
     yield Heatmap("Last layer of a translator: the word with attends to", "piece", "head", weights[:, pieces.index("with")],
-                  [f"head {head + 1}" for head in range(len(weights))], pieces)  # fmt: skip
+                  [f"head {head + 1}" for head in range(len(weights))], pieces, "weight")  # fmt: skip
 
 
 def encoder_calls() -> tuple[list[AttentionCall], list[str]]:
     """What each encoder layer of the shipped translator computes of the notes' sentence, and the pieces of that sentence."""
-    translator = load("en-it")
+    translator = load("en-it", "cpu")
     assert isinstance(translator, Translator)
     model, tokenizer = translator.model, translator.tokenizer
     assert isinstance(model, Transformer)

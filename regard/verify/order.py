@@ -54,7 +54,7 @@ def bank_depends_on_its_sentence() -> Iterator[Finding]:
         yield close(f"weights of {sentence}, against the notes'", given, table, within=1e-6)
         yield close(f"new vectors of {sentence}, against weighted averages", new, averages, within=EXACT)
         banks.append(new[1])
-        yield Heatmap(sentence, "attends to", "word", given, sentence.split(), sentence.split())
+        yield Heatmap(sentence, "attends to", "word", given, sentence.split(), sentence.split(), "weight")
     yield at_most("cosine of the two banks (before: 1)", F.cosine_similarity(banks[0], banks[1], dim=0).item(), 0.97)
     to_money, to_river = (F.cosine_similarity(banks[0] - banks[1], words[word], dim=0).item() for word in ("money", "river"))
     yield at_least("cosine of their difference with money minus that with river", to_money - to_river, 0.3)
@@ -130,7 +130,7 @@ def the_table_of_six_words_mixes_their_values() -> Iterator[Finding]:
     v[LECTURE_WORDS.index("LOVELY")] += 1
     changed = (mix(TABLE, v)[0] - out).abs().amax(-1)
     yield equals("words whose vector changes with LOVELY", int((changed > 0.01).sum()), 6)
-    yield Heatmap("YOUR CAT IS A LOVELY CAT", "attends to", "word", TABLE, LECTURE_WORDS, LECTURE_WORDS)
+    yield Heatmap("YOUR CAT IS A LOVELY CAT", "attends to", "word", TABLE, LECTURE_WORDS, LECTURE_WORDS, "weight")
 
 
 @claim(37, "003", "The values along the diagonal are expected to be the highest.",
@@ -151,7 +151,7 @@ def the_diagonal_is_highest_for_vectors_of_one_length() -> Iterator[Finding]:
                    (weights[:, 0].argmax(-1) == 1).float().mean().item(), 0.8)  # fmt: skip
 
 
-@claim(37, "003", "Positions set to −∞ before the softmax do not interact, and the model will not learn to let them.")
+@claim(37, "003", "Positions set to −∞ before the softmax do not interact, and the model does not learn their interactions.")
 def masked_positions_do_not_interact() -> Iterator[Finding]:
     q, k, v = (torch.randn(6, 16).requires_grad_() for _ in range(3))
     mask = torch.rand(6, 6) < 0.6
@@ -184,7 +184,7 @@ def the_causal_mask_is_no_rolling_window() -> Iterator[Finding]:
     window = neighborhood_mask(1, 16, 5).sum(-1)
     yield equals("local attention, kernel 5: pixels that pixels 8 and 14 of a row attend to", window[[7, 13]].tolist(), [5, 5])
     names = [str(word) for word in range(1, 17)]
-    yield Heatmap("A GPT attends to", "word", "word", allowed.float(), names, names)
+    yield Heatmap("The mask of a GPT", "attends to", "word", allowed.float(), names, names, "1: allowed")
 
 
 @claim("c10", "001", "In self-attention each representation encodes the positional information of the sequence.",

@@ -15,15 +15,17 @@ from regard.layers.positions import LearnedPositions, SinusoidalPositions, sinus
 from regard.layers.tap import without_positions
 from regard.models.transformer import SIZES, Transformer, TransformerConfig
 from regard.verify.claim import Finding, at_least, at_most, claim, close, equals, refutes
+from regard.verify.norms import rms
 from regard.verify.plots import Curves, Heatmap
 from regard.view.positions import map_positions
 
 __all__: list[str] = []
 
-# The columns of the word CAT in the notes' figure: its embedding, its positions 1 and 5, and the sums of both.
-CAT = (171.411, 3276.350, 9192.819, 3633.421, 8390.473)
-CAT_POSITIONS = ((1664.068, 8080.133, 2620.399, 9386.405), (1281.458, 7902.890, 912.970, 1659.217))  # the last row is lost
-CAT_INPUTS = ((1835.479, 11356.483, 11813.218, 13019.826, 11510.632), (1452.869, 11179.24, 10105.789, 5292.638, 15409.093))
+# The columns of the word CAT in the notes' figure: its embedding, its positions 1 and 5, and the sums of both.  Without the last
+# row, whose positions the figure lost.
+CAT = (171.411, 3276.350, 9192.819, 3633.421)
+CAT_POSITIONS = ((1664.068, 8080.133, 2620.399, 9386.405), (1281.458, 7902.890, 912.970, 1659.217))
+CAT_INPUTS = ((1835.479, 11356.483, 11813.218, 13019.826), (1452.869, 11179.24, 10105.789, 5292.638))
 
 
 @claim(38, "001 003", "d_model is 512, the size of the embedding of each word; embeddings are multiplied by √d_model.")
@@ -46,11 +48,9 @@ def embeddings_are_multiplied_by_root_d() -> Iterator[Finding]:
     39, "003", "The input of the encoder is embedding + position embedding, which is computed once and reused for every sentence."
 )
 def the_encoder_input_is_embedding_plus_position() -> Iterator[Finding]:
-    embed = Embed(nn.Embedding(1, 5), LearnedPositions(5, 6), dropout=0.0).double().requires_grad_(False)
+    embed = Embed(nn.Embedding(1, 4), LearnedPositions(4, 6), dropout=0.0).double().requires_grad_(False)
     embed.tokens.weight.copy_(torch.tensor([CAT]))
-    for place, position, total in zip((1, 5), CAT_POSITIONS, CAT_INPUTS, strict=True):
-        lost = total[-1] - CAT[-1]  # what the lost row must have been
-        embed.positions.table[place] = torch.tensor([*position, lost])
+    embed.positions.table[[1, 5]] = torch.tensor(CAT_POSITIONS).double()
     x = embed(torch.zeros(1, 6, dtype=torch.long))[0]
     for place, total in zip((1, 5), CAT_INPUTS, strict=True):
         yield close(f"encoder input of CAT at position {place}, against the sums in the notes", x[place], torch.tensor(total),
@@ -104,7 +104,7 @@ def higher_dimensions_are_almost_constant() -> Iterator[Finding]:
     drawn = torch.tensor(map_positions(SinusoidalPositions(128), length=50).panels[0].values)
     yield close("the map that we draw, against the formula", drawn, by_formula(50, 128), within=1e-6)
     spread = drawn.std(0)
-    yield at_most("largest standard deviation over 50 positions, dimensions 100 to 127", spread[100:].max().item(), 0.02)
+    yield at_most("largest standard deviation over 50 positions, dimensions 100 to 127", spread[100:].max().item(), 0.012)
     yield at_least("smallest, dimensions 0 to 19", spread[:20].min().item(), 0.6)
     curves = SinusoidalPositions(20)(0, 10_000)
     for dimension in (4, 5, 6, 7):
@@ -177,7 +177,7 @@ def positions_are_learned_or_fixed_added_or_concatenated() -> Iterator[Finding]:
 
 
 @claim("c7", "001", "The positions are added to x in place, from a table of 5,000 positions.",
-       right="The sum is a new tensor, in the notes' code too, and a table that grows on demand has no limit")  # fmt: skip
+       right="the sum is a new tensor, in the notes' code too, and a table that grows on demand has no limit")  # fmt: skip
 def positions_are_not_added_in_place() -> Iterator[Finding]:
     embed = Embed(nn.Embedding(20, 16), SinusoidalPositions(16, 5000), dropout=0.0).requires_grad_(False)
     found = list[Tensor]()
@@ -195,7 +195,7 @@ def positions_are_not_added_in_place() -> Iterator[Finding]:
 
 
 @claim("c13", "001", "PE(i, 2_l) and PE(i, 2_{l+1}) are for positions i in 1 … N and for l in 1 … d_model.",
-       right="Positions count from 0, l goes from 0 to d_model / 2 - 1, and the dimensions are 2l and 2l + 1")  # fmt: skip
+       right="positions count from 0, l goes from 0 to d_model / 2 - 1, and the dimensions are 2l and 2l + 1")  # fmt: skip
 def positions_and_dimensions_count_from_0() -> Iterator[Finding]:
     dim = 16
     table = SinusoidalPositions(dim)(0, 10)
@@ -210,7 +210,7 @@ def positions_and_dimensions_count_from_0() -> Iterator[Finding]:
 
 
 @claim("c17", "002", "PE(pos, i) = sin(pos / 10000^(2i/d)): the sines are in the dimensions i.",
-       right="That sine is PE(pos, 2i), as in the notes' example; with i, dimensions collide and others stay empty")  # fmt: skip
+       right="that sine is PE(pos, 2i), as in the notes' example; with i, dimensions collide and others stay empty")  # fmt: skip
 def sines_are_in_the_even_dimensions() -> Iterator[Finding]:
     dim = 6
     table = SinusoidalPositions(dim)(0, 50)
@@ -241,11 +241,6 @@ def with_doubled_input(attn: Attention) -> Attention:
     wide.qkv.weight.copy_(torch.cat((attn.qkv.weight, attn.qkv.weight), 1))
     wide.out.weight[:dim] = attn.out.weight
     return wide
-
-
-def rms(x: Tensor) -> float:
-    """The root of the mean square."""
-    return x.square().mean().sqrt().item()
 
 
 def closest_pair(table: Tensor) -> float:

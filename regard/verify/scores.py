@@ -178,7 +178,7 @@ def hard_attention_samples_by_the_weights_of_soft_attention() -> Iterator[Findin
     yield close("log-probability of a sample", log_prob, probability.log(), within=EXACT)
 
 
-@claim(10, "001", "Attention can be hard: as scores grow, soft attention becomes hard.")
+@claim(10, "001", "Attention can be soft or hard; a soft one becomes hard as its scores grow.")
 def soft_attention_hardens_as_the_temperature_falls() -> Iterator[Finding]:
     q, k, v = torch.randn(8, 4), torch.randn(6, 4), torch.randn(6, 3)
     scores = q @ k.T
@@ -193,7 +193,7 @@ def soft_attention_hardens_as_the_temperature_falls() -> Iterator[Finding]:
                  {"attend": distances}, log_x=True)  # fmt: skip
 
 
-@claim(10, "001", "Attention can be hard: sampling a place is no differentiable step, but REINFORCE learns through it.")
+@claim(10, "001", "Attention can be hard; a sampled place has no gradient, and REINFORCE finds one.")
 def reinforce_finds_the_gradient_of_hard_attention() -> Iterator[Finding]:
     scores, reward = torch.randn(1, 1, 1, 5).requires_grad_(), torch.randn(5)
     places = reward[None, None, :, None]  # the context is the reward
@@ -230,7 +230,7 @@ def cross_attention_queries_the_source_from_the_target() -> Iterator[Finding]:
             with torch.no_grad(), record_calls(model, name) as calls:
                 model(source, target)
                 model(*inputs)
-            for part in ("q", "k", "v") if calls else ():
+            for part in ("q", "k", "v"):
                 before, after = (getattr(call, part) for call in calls)
                 if not torch.equal(before, after):
                     changed.setdefault(part, []).append(side)

@@ -35,7 +35,7 @@ def five_features_share_two_neurons_as_a_pentagon() -> Iterator[Finding]:
     dense, _ = learn_features(1.0)
     yield at_least("features represented, Σ |W|², each active in 5 % of the samples", features.square().sum().item(), 4.5)
     yield close("features represented, Σ |W|², all active at once", dense.square().sum().item(), NEURONS, within=0.4)
-    yield Heatmap("What 2 neurons read of 5 features", "feature given", "feature read", features.T @ features)
+    yield Heatmap("What 2 neurons read of 5 features", "feature given", "feature read", features.T @ features, z="value read")
     yield Curves("Five features in two dimensions", "training step", "squared error", {"active in 5 %": losses}, log_y=True)
 
 
@@ -57,7 +57,8 @@ def a_sparse_autoencoder_recovers_the_features() -> Iterator[Finding]:
     cosines = F.normalize(features, dim=0).T @ F.normalize(net.down.weight.detach(), dim=0)  # (F, U)
     yield at_least("cosine of a feature's direction with the nearest unit's: the least", cosines.amax(1).min().item(), 0.95)
     order = live.argmax(0).argsort()
-    yield Heatmap("Response of each unit to each feature alone", "unit, by its strongest feature", "feature", live[:, order])
+    yield Heatmap("Response of each unit to each feature alone", "unit, by its strongest feature", "feature", live[:, order],
+                  z="response")  # fmt: skip
 
 
 not_checkable(

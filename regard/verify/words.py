@@ -29,7 +29,7 @@ from regard.models.word2vec import Word2Vec, Word2VecConfig
 from regard.tasks.load import load
 from regard.tasks.translation import Translator, sequence_loss
 from regard.tasks.word_vectors import WordVectors, negative_sampling_loss
-from regard.verify.claim import Finding, at_least, at_most, claim, close, equals, refutes
+from regard.verify.claim import Finding, at_least, at_most, between, claim, close, equals, refutes
 from regard.verify.plots import Curves, Heatmap
 
 __all__: list[str] = []
@@ -74,7 +74,7 @@ def tf_idf_equals_a_count_by_hand() -> Iterator[Finding]:
     weight = dict(zip(found.words, found.idf.tolist(), strict=True))
     yield close("weight of apple, in all four sentences", weight["apple"], 1.0, within=1e-6)
     yield close("weight of phones, in one", weight["phones"], 1 + math.log(5 / 2), within=1e-6)
-    yield Heatmap("TF-IDF of four sentences", "word", "sentence", found.vectors, columns=words)
+    yield Heatmap("TF-IDF of four sentences", "word", "sentence", found.vectors, APPLES, words, "weight")
 
 
 @claim(3, "002", "Word2vec gives words vectors, such as king [0.6, 0.1, 1.0, 0.9] and queen [0.3, 0.2, 0.9, 1.0].")
@@ -131,7 +131,8 @@ def self_attention_gives_a_word_a_vector_for_each_sense() -> Iterator[Finding]:
     assert isinstance(model, Transformer)
     for word, senses in SENSES.items():
         static, dynamic = [], []
-        for text in (*senses[0], *senses[1]):
+        texts = [*senses[0], *senses[1]]
+        for text in texts:
             ids = tokenizer.encode([text])[0]
             [place] = [i for i, token in enumerate(tokenizer.ids_to_tokens(ids)) if token.strip("▁") == word]
             source = torch.tensor([[*ids, tokenizer.special.eos]])
@@ -143,32 +144,21 @@ def self_attention_gives_a_word_a_vector_for_each_sense() -> Iterator[Finding]:
         within, across = (cosines[0, 1] + cosines[2, 3]) / 2, cosines[:2, 2:].mean()
         yield at_most(f"largest cosine of two contextual vectors of {word!r}", cosines.triu(1).max().item(), 0.97)
         yield at_least(f"cosine within a sense of {word!r} - cosine between its senses", (within - across).item(), 0.02)
-        yield Heatmap(f"Contextual vectors of {word!r}", "sentence", "sentence", cosines, [*senses[0], *senses[1]])
-
-
-@claim(54, "002", "The output layer has one neuron for each different word of the output sequences.",
-       condition="for a vocabulary of whole words, with four more neurons for padding, start, end and unknown words")  # fmt: skip
-def the_output_layer_has_a_neuron_for_each_word() -> Iterator[Finding]:
-    targets = [*HINDI.values(), " ".join(GRID), ROMANISED[1]]
-    tokenizer = train_tokenizer(targets, "words", 1000)
-    words = {word for line in targets for word in line.lower().split()}
-    yield equals("words counted by the tokenizer", tokenizer.vocab - SPECIAL_TOKENS, len(words))
-    model = Transformer(TransformerConfig(vocab=50, target_vocab=tokenizer.vocab, dim=32, heads=4, depth=1))
-    logits = model(torch.randint(4, 50, (1, 5)), torch.randint(4, tokenizer.vocab, (1, 3)))
-    yield equals("logits of each next word", logits.shape[-1], len(words) + SPECIAL_TOKENS)
-    named = tokenizer.ids_to_tokens(range(SPECIAL_TOKENS, tokenizer.vocab))
-    yield equals("words that an index of the output stands for", set(named) == words, True)
+        yield Heatmap(f"Contextual vectors of {word!r}", "sentence", "sentence", cosines, texts, texts, "cosine")
 
 
 @claim(54, "002", "5,000 samples have about 10,000 Hindi words, so the output layer has 10,000 neurons.", slow=True,
-       condition="for long sentences; short everyday ones have fewer different words", data=("tatoeba-en-hi",))  # fmt: skip
+       condition="for longer sentences; short everyday ones have fewer different words", data=("tatoeba-en-hi",))  # fmt: skip
 def five_thousand_hindi_sentences_have_thousands_of_words() -> Iterator[Finding]:
     sentences = hindi_sentences()
     sizes = {count: train_tokenizer(sentences[:count], "words", 100_000).vocab for count in (1250, 2500, 5000)}
     growth = [(count, vocab - SPECIAL_TOKENS) for count, vocab in sizes.items()]
     counted = {word for line in sentences[:5000] for word in re.findall(r"[\w\u0900-\u0963]+|[^\w\s]+", line.lower())}
     yield close("different words of 5,000 everyday sentences, against a count by hand", growth[-1][1], len(counted), rel=0.02)
-    yield at_most("the same", growth[-1][1], 10_000)
+    yield at_most("the same (the notes: 10,000)", growth[-1][1], 8000)
+    by_length = sorted(sentences, key=lambda line: len(line.split()))
+    short, long = (train_tokenizer(lines, "words", 100_000).vocab for lines in (by_length[:5000], by_length[-5000:]))
+    yield at_least("words of the 5,000 longest sentences / of the 5,000 shortest", long / short, 1.25)
     yield at_least("words of 5,000 sentences / words of 1,250", growth[-1][1] / growth[0][1], 1.5)
     model = build_without_memory(lambda: Transformer(TransformerConfig(target_vocab=sizes[5000], depth=1)))
     assert isinstance(model, Transformer)
@@ -213,7 +203,7 @@ def a_transformer_learns_the_rows_of_the_notes() -> Iterator[Finding]:
 
 
 @claim("c12", "001", "The paper maps about 37,000 words to 512 numbers.",
-       right="It maps 37,000 subword tokens of one vocabulary for both languages, and any word is a few of them")  # fmt: skip
+       right="it maps 37,000 subword tokens of one vocabulary for both languages, and any word is a few of them")  # fmt: skip
 def the_vocabulary_is_made_of_subwords() -> Iterator[Finding]:
     pairs = [*toy_pairs("phrasebook", "train", 400)]
     tokenizer = train_tokenizer([side for pair in pairs for side in pair], "bpe", 150)
@@ -221,10 +211,13 @@ def the_vocabulary_is_made_of_subwords() -> Iterator[Finding]:
     whole = sum(token.strip("▁") in words for token in tokenizer.ids_to_tokens(range(SPECIAL_TOKENS, tokenizer.vocab)))
     yield refutes("tokens of a vocabulary of 150 that are words", whole, tokenizer.vocab - SPECIAL_TOKENS, by=20)
     yield refutes("different words that 150 tokens write", len(words), tokenizer.vocab, by=20)
-    new = ["The bear remembers", "una camera bianca"]  # words that were in no sentence
+    new = ["The unseen bears dreamt", "camerata bianchissima"]
+    yield equals("words of two new lines that the tokenizer was trained on", len(words & {*" ".join(new).split()}), 0)
     ids = tokenizer.encode(new)
-    yield equals("sentences in both languages with new words, written and read", [tokenizer.decode(line) for line in ids], new)
+    yield equals("new lines in both languages, written and read", [tokenizer.decode(line) for line in ids], new)
     yield equals("unknown tokens in them", sum(line.count(tokenizer.special.unk) for line in ids), 0)
+    known = [len(line) for line in tokenizer.encode(sorted(words))]
+    yield between("tokens of a word, mean of all", sum(known) / len(known), 2, 6)
     model = build_without_memory(lambda: Transformer(TransformerConfig()))
     assert isinstance(model, Transformer)
     yield equals("rows and columns of the table", list(model.embed_source.tokens.weight.shape), [37_000, 512])
@@ -235,7 +228,7 @@ def the_vocabulary_is_made_of_subwords() -> Iterator[Finding]:
 
 
 @claim("c21", "002", "I like eating ice-cream is मुझे ज्ञानकीम दोनों पसंग है.",
-       right="It is मुझे आइसक्रीम खाना पसंद है, as the grid below it has it; the scan misread three words")  # fmt: skip
+       right="it is मुझे आइसक्रीम खाना पसंद है, as the grid below it has it; the scan misread three words")  # fmt: skip
 def the_hindi_of_the_scan_has_words_that_the_grid_has_not() -> Iterator[Finding]:
     tokenizer = train_tokenizer([*HINDI.values(), " ".join(GRID)], "words", 100)
     yield refutes("the sentence as scanned, read with the words of the notes' tables", known_words(tokenizer, SCANNED), SCANNED)
@@ -244,7 +237,7 @@ def the_hindi_of_the_scan_has_words_that_the_grid_has_not() -> Iterator[Finding]
 
 
 @claim("c21", "002", "I like eating ice-cream is मुझे ज्ञानकीम दोनों पसंग है.", slow=True, data=("tatoeba-en-hi",),
-       right="It is मुझे आइसक्रीम खाना पसंद है, whose words all stand in sentences of Tatoeba")  # fmt: skip
+       right="it is मुझे आइसक्रीम खाना पसंद है, whose words all stand in sentences of Tatoeba")  # fmt: skip
 def the_hindi_of_the_scan_has_words_that_no_sentence_has() -> Iterator[Finding]:
     tokenizer = train_tokenizer(hindi_sentences(), "words", 100_000)
     yield refutes("the sentence as scanned, without words unknown to Tatoeba", known_words(tokenizer, SCANNED), SCANNED)

@@ -73,7 +73,6 @@ MUTATIONS = [
     Mutation("word2vec draws no word as a negative", no_negatives,
              ("word2vec_learns_that_king_and_queen_are_alike", "a_static_vector_is_an_average_over_all_uses")),
     Mutation("attention adds nothing", no_mixing, ("self_attention_gives_a_word_a_vector_for_each_sense",)),
-    Mutation("a vocabulary has six words at most", small_vocabulary, ("the_output_layer_has_a_neuron_for_each_word",)),
     Mutation("a vocabulary of Hindi has six words at most", small_vocabulary,
              ("five_thousand_hindi_sentences_have_thousands_of_words",), slow=True),
     Mutation("encoding loses the last token of a line", lost_ends,
