@@ -19,6 +19,8 @@ import pytest
 import soundfile
 from PIL import Image
 
+from regard.data.text.toys import TOYS
+
 ROOT = Path(__file__).parent.parent
 FEW = ["train.steps=3", "train.save_every=2", "decode.beam_size=1"]
 TEXT = ["data.vocab=300", "model.dim=16", "model.depth=3", "model.heads=4"]
@@ -143,6 +145,8 @@ def small_model(recipe: str, changes: list[str]) -> list[str]:
     run = read_run(recipe, [change for change in changes if not change.startswith(own_runs)])
     named = {change.partition("=")[0] for change in changes}
     small = [change for change in SMALL.get(run.family, []) if change.partition("=")[0] not in named]
+    if getattr(run.data, "source", "") in TOYS and "data.pairs" not in named:
+        small += ["data.pairs=300"]
     if recipe in ("images", "captions"):
         small += ["train.batch_size=2"]
     return small

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from killed import import_for_training
 from rich.console import Console
 from safetensors.torch import load_file
 from torch import nn
@@ -50,11 +51,7 @@ def torchrun(*words: object) -> Iterator[subprocess.Popen]:
 
 def serve(home: Path) -> None:
     """Be one of the processes: do the orders one after another, each in a child, and write down its exit code."""
-    import torch._dynamo  # noqa: F401, Adam imports it, which takes seconds
-
-    import regard.cli
-    import regard.train.loop  # noqa: F401, so that no child need import anything
-
+    import_for_training()
     rank = int(os.environ["RANK"])
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # torchrun's store serves one process group only
     for number, order in enumerate(json.loads((home / "orders.json").read_text())):
