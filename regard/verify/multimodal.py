@@ -153,7 +153,8 @@ def a_map_for_each_word_shows_where_a_captioner_looks() -> Iterator[Finding]:
     own = sum(attention_inside(found.grid, found.box, SIDE, GROW, found.shift)
               > attention_inside(found.grid, found.other, SIDE, GROW, found.shift) for found in named)  # fmt: skip
     yield at_least("words for a shape whose map has more in it than in the other shape: fraction", own / max(1, len(named)), 0.9)
-    yield Heatmap(f"A map for each word: {caption.text}", "place of the image, row by row", "word", maps.flatten(1), words)
+    yield Heatmap(f"A map for each word: {caption.text}", "place of the image, row by row", "word", maps.flatten(1), words,
+                  z="weight")  # fmt: skip
 
 
 @claim(20, "004", "Features of shape H × W × D are reshaped to N = H W vectors; M queries give M × D outputs, each on its own; "
@@ -174,7 +175,7 @@ def attention_reads_a_grid_as_a_set_of_vectors() -> Iterator[Finding]:
     yield close("outputs with the features in another order", shuffled, outputs, within=EXACT)
     alone = torch.cat([attend(queries[i : i + 1], z, z, scale=1.0)[0] for i in range(3)])
     yield close("outputs of each query alone", alone, outputs, within=EXACT)
-    yield Heatmap("Weights of one query over the grid", "column", "row", weights[0].view(5, 7))
+    yield Heatmap("Weights of one query over the grid", "column", "row", weights[0].view(5, 7), z="weight")
 
 
 @claim(61, "002", "Cross-attention finds which English words a Hindi word corresponds to, as in मुझे आइसक्रीम खाना पसंद है, "
@@ -193,7 +194,8 @@ def cross_attention_aligns_hindi_with_english() -> Iterator[Finding]:
     with watch(model) as seen:
         model(torch.randint(4, 20, (1, 9)), torch.randint(4, 20, (1, 4)))
     yield equals("queries and keys of 4 output and 9 input tokens", list(seen["decoder.0.cross"][0].shape[-2:]), [4, 9])
-    yield Heatmap("Cross-attention of the notes' sentence, not trained on", "English", "Hindi", grid, hindi, (*english, "end"))
+    yield Heatmap("Cross-attention of the notes' sentence, not trained on", "English", "Hindi", grid, hindi,
+                  (*english, "end"), "weight")  # fmt: skip
 
 
 @claim(61, "002", "In translation from English to Hindi the output sequence attends to the input sequence.", slow=True,
@@ -254,7 +256,7 @@ def a_spectrogram_becomes_tokens() -> Iterator[Finding]:
     yield equals("tokens of 101 frames, 4 frames each, and their width", list(memory.shape[1:]), [26, 24])
     yield equals("tokens that are not padding after 60 more frames", int(mask[0].sum()), 26)
     yield close("tokens of the padded sound, against those without padding", padded[:, :26], memory, within=1e-4)
-    yield Heatmap("Spectrogram of 1,000 Hz", "frame (10 ms)", "mel channel", frames[1].T)
+    yield Heatmap("Spectrogram of 1,000 Hz", "frame (10 ms)", "mel channel", frames[1].T, z="log energy")
 
 
 @claim(84, "001", "Blocks for speech have a third type of sub-layer, convolutions, in another order, but are transformer-like.")

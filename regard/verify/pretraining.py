@@ -6,6 +6,7 @@ Shapes: B batch, T tokens, D width, V vocabulary.
 import copy
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from regard.data.audio.features import log_mel
 from regard.data.text.batches import PairBatch, pad
 from regard.data.text.config import TextData
-from regard.data.text.masking import mask_tokens
+from regard.data.text.masking import corrupt_spans, mask_tokens
 from regard.data.text.splits import find_split
 from regard.data.text.tokenizer import BOS, EOS, train_tokenizer
 from regard.data.text.windows import BoundedBatch, MaskedBatch, WindowBatch
@@ -124,9 +125,8 @@ def examples_decide_where_a_network_attends() -> Iterator[Finding]:
     yield at_least("trained on both sides: attention to the right neighbor", table[0, 5].item(), 0.2)
     yield at_least("trained on the right side: attention to the right neighbor", table[1, 5].item(), 0.35)
     yield at_most("trained on the right side: attention to the left neighbor", table[1, 3].item(), 0.15)
-    yield Heatmap(
-        "Attention of a masked token", "place, relative to it", "trained on examples that need", table, list(rules), places
-    )
+    yield Heatmap("Attention of a masked token", "place, relative to it", "trained on examples that need", table, list(rules),
+                  places, "weight, mean of the heads")  # fmt: skip
     yield Curves("Filling in masked tokens", "training step", "loss in nats a batch", lines)
 
 
@@ -191,6 +191,33 @@ def bert_predicts_masked_tokens() -> Iterator[Finding]:
     loss, _ = masked_token_loss(cast(MaskedModel, model), batch, 0.0)
     expected = F.cross_entropy(model(batch.shown)[batch.chosen], batch.truth[batch.chosen], reduction="sum")
     yield close("loss, against the cross-entropy of the chosen tokens alone", loss.item(), expected.item(), rel=1e-4)
+
+
+@claim(66, "001", "T5, an encoder-decoder, is pre-trained on text: it restores what is cut out of it.")
+def t5_restores_spans_that_are_cut_out() -> Iterator[Finding]:
+    sentinels, random = [90, 91, 92, 93, 94, 95, 96, 97, 98, 99], np.random.default_rng(torch.initial_seed())
+    texts = torch.randint(5, 90, (200, 100)).numpy()
+    pairs = [tuple(part.tolist() for part in corrupt_spans(text, sentinels, random)) for text in texts]
+    cut = [len(target) - sum(token in sentinels for token in target) for _, target in pairs]
+    spans = [sum(token in sentinels for token in source) for source, _ in pairs]
+    yield close("fraction of the tokens that are cut out", sum(cut) / texts.size, 0.15, within=0.005)
+    yield close("tokens of a span, mean", sum(cut) / sum(spans), 3, within=0.1)
+    yield equals("texts that source and target give back, of 200",
+                 sum(put_back(source, target, sentinels) == text.tolist() for (source, target), text in
+                     zip(pairs, texts, strict=True)), 200)  # fmt: skip
+    touching = [first for source, _ in pairs for first, second in pairwise(source) if {first, second} <= {*sentinels}]
+    yield equals("spans that touch the next one", len(touching), 0)
+
+
+def put_back(source: list[int], target: list[int], sentinels: list[int]) -> list[int]:
+    """The text whose spans were cut out: each sentinel of the source, replaced by what follows it in the target."""
+    spans = dict[int, list[int]]()
+    for token in target:
+        if token in sentinels:
+            spans[token] = span = []
+        else:
+            span.append(token)
+    return [token for place in source for token in spans.get(place, [place])]
 
 
 @claim(66, "001", "T5 has every task as text to text, named by a prefix such as Translate EN-DE: before the source.")
@@ -259,7 +286,7 @@ def elmo_joins_a_reader_of_the_past_and_one_of_the_future() -> Iterator[Finding]
     yield equals("backward half: those from its own on", bool((backward == torch.ones(6, 6).triu().bool()).all()), True)
     [x], context = embedded(model.inputs, lambda: model.encode(ids))
     yield equals("contextual vectors: each depends on all words", bool(reach(x, context).all()), True)
-    yield Heatmap("Words that the forward half of a vector depends on", "word", "vector", forward.float())
+    yield Heatmap("Words that the forward half of a vector depends on", "word", "vector", forward.float(), z="1: depends on it")
 
 
 @claim(
@@ -305,22 +332,20 @@ def text_images_and_sound_become_vectors_for_one_block() -> Iterator[Finding]:
     conformer = Conformer(ConformerConfig(dim=32, depth=1, heads=2)).eval()
     one_hot = F.one_hot(torch.randint(20, (10,)), 20).float().requires_grad_()
     image, sound = torch.randn(3, 64, 64).requires_grad_(), torch.randn(8000).requires_grad_()
+    patches = vit.embed(vit.patches(image[None]))[0]
     tokens = {
-        "10 words of text": (one_hot, one_hot @ gpt.embed.tokens.weight),
-        "an image of 64 × 64 pixels": (image, vit.embed(vit.patches(image[None]))[0]),
-        "half a second of sound": (sound, conformer.subsample(log_mel(sound)[None], None)[0]),
+        "10 words of text": (one_hot, one_hot @ gpt.embed.tokens.weight, 10),
+        "an image of 64 × 64 pixels": (image, patches, 16),
+        "half a second of sound": (sound, conformer.subsample(log_mel(sound)[None], None)[0], 13),
     }
-    for name, (chunks, vectors) in tokens.items():
+    for name, (chunks, vectors, count) in tokens.items():
         middle = vectors[len(vectors) // 2]
         [gradient] = torch.autograd.grad(middle.sin().sum(), chunks, retain_graph=True)
         share = (gradient != 0).float().mean().item()
-        yield equals(
-            f"{name}: tokens and their width", tuple(vectors.shape), {"1": (10, 32), "a": (16, 32), "h": (13, 32)}[name[0]]
-        )
+        yield equals(f"{name}: tokens and their width", tuple(vectors.shape), (count, 32))
         yield at_most(f"{name}: fraction of it that one token is made of", share, 0.2)
         yield equals(
             f"{name}: shape after a block that reads all three", tuple(block(vectors[None])[0].shape), tuple(vectors.shape)
         )
     conv = F.conv2d(image[None], vit.embed.weight.view(32, 3, 16, 16), vit.embed.bias, stride=16).flatten(2).transpose(1, 2)
-    yield close("vectors of the image, against a convolution with kernel and stride 16", tokens["an image of 64 × 64 pixels"][1],
-                conv[0], within=1e-4)  # fmt: skip
+    yield close("vectors of the image, against a convolution with kernel and stride 16", patches, conv[0], within=1e-4)

@@ -6,7 +6,6 @@ Shapes: B sentences, S source and T target length, D width of inputs and states,
 """
 
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -26,6 +25,7 @@ from regard.layers.tap import record_calls, watch
 from regard.models.bahdanau import Bahdanau, BahdanauConfig
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.verify.claim import Finding, at_least, at_most, between, claim, close, equals, refutes
+from regard.verify.measures import median_seconds
 from regard.verify.plots import Curves, Heatmap
 from regard.view.alignment import TOY_POSITIONS, attention_accuracy
 
@@ -260,7 +260,7 @@ def errors_reach_every_weight_through_attention() -> Iterator[Finding]:
         return F.cross_entropy(model(source, target)[0, :-1], target[0, 1:])
 
     weights = dict(model.named_parameters())
-    gradients = dict(zip(weights, torch.autograd.grad(loss(), list(weights.values())), strict=True))
+    gradients = dict(zip(weights, torch.autograd.grad(loss(), list(weights.values()), materialize_grads=True), strict=True))
     yield equals("weights without a gradient", [name for name, gradient in gradients.items() if not gradient.abs().sum()], [])
     for name in ("embed_source.weight", "encoder.weight_hh_l0", "decoder.cross.score.query.weight"):
         direction, step = torch.randn_like(weights[name]), 1e-5
@@ -353,7 +353,7 @@ def trained_attention_finds_the_letter_that_is_written() -> Iterator[Finding]:
             right.append(attention_accuracy(drawn[:-1], TOY_POSITIONS[toy](len(letters(source)))))
         yield at_least(f"{toy}: fraction of letters that attend most to their own letter", statistics.mean(right), 0.9)
         yield Heatmap(f"{toy}: {target} from {source}", "source letter", "target letter", drawn, [*target.split(), "end"],
-                      [*source.split(), "end"])  # fmt: skip
+                      [*source.split(), "end"], "weight")  # fmt: skip
 
 
 # From a GRU to attention, in five steps
@@ -435,7 +435,7 @@ def a_gru_is_a_weighted_sum_of_its_candidates() -> Iterator[Finding]:
         h = cell(inputs, h)
     [gradient] = torch.autograd.grad(h.sum(), start)
     yield close("with u ≈ 1: gradient of a state by the one 100 steps before", gradient, torch.ones(1, 8), within=1e-3)
-    yield Heatmap("A GRU's weights of its candidates, first feature", "candidate", "state", weights[..., 0])
+    yield Heatmap("A GRU's weights of its candidates, first feature", "candidate", "state", weights[..., 0], z="weight")
 
 
 @claim(
@@ -556,14 +556,9 @@ def recurrence_takes_one_call_after_the_other() -> Iterator[Finding]:
     }
     lines: dict[str, Points] = {name: [] for name in layers}
     for steps in (32, 128, 256):
-        x, taken = torch.randn(1, steps, 32), dict[str, list[float]]({name: [] for name in layers})
-        for _ in range(7):  # in turns, so that a busy machine slows both
-            for name, layer in layers.items():
-                start = time.perf_counter()
-                layer(x)
-                taken[name].append(time.perf_counter() - start)
-        for name, each in taken.items():
-            lines[name].append((steps, statistics.median(each)))
+        x = torch.randn(1, steps, 32)
+        for name, taken in median_seconds({name: partial(layer, x) for name, layer in layers.items()}).items():
+            lines[name].append((steps, taken))
     ratios = [recurrent / parallel for (_, recurrent), (_, parallel) in zip(*lines.values(), strict=True)]
     yield at_least("seconds of our LSTM cell over 256 steps / seconds of self-attention", ratios[-1], 2)
     yield at_least("seconds of the LSTM, 256 steps / 32 steps", lines["LSTM"][-1][1] / lines["LSTM"][0][1], 2.5)

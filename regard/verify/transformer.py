@@ -90,7 +90,7 @@ def every_decoder_layer_reads_the_last_encoder_layer() -> Iterator[Finding]:
     yield at_least("smallest difference from that of an earlier one", differences[:, :-1].min().item(), 0.1)
     names = [str(layer) for layer in range(1, 7)]
     yield Heatmap("What a decoder layer reads minus what an encoder layer gives", "encoder layer", "decoder layer", differences,
-                  names, names)  # fmt: skip
+                  names, names, "largest difference")  # fmt: skip
 
 
 @claim(50, "001 002", "The feed-forward network is max(0, xW₁ + b₁)W₂ + b₂, from 512 to 2048 numbers and back to 512.")
@@ -100,10 +100,12 @@ def feed_forward_is_two_linear_layers_and_a_relu() -> Iterator[Finding]:
         nn.init.normal_(bias)  # zero before training
     w1, w2 = mlp.up.weight.T, mlp.down.weight.T
     x = torch.randn(3, len(w1))
-    inside = x @ w1 + mlp.up.bias
+    inside = list[Tensor]()
+    mlp.down.register_forward_pre_hook(lambda module, inputs: inside.append(inputs[0]))
+    found = mlp(x)
     yield equals("shapes of W₁ and W₂", [tuple(w1.shape), tuple(w2.shape)], [(512, 2048), (2048, 512)])
-    yield equals("shape inside, for 3 tokens", tuple(inside.shape), (3, 2048))
-    yield close("our network, 3 × 512", mlp(x), inside.clamp(min=0) @ w2 + mlp.down.bias, within=1e-4)
+    yield equals("shape of what W₂ is given, for 3 tokens", [tuple(x.shape) for x in inside], [(3, 2048)])
+    yield close("our network, 3 × 512", found, (x @ w1 + mlp.up.bias).clamp(min=0) @ w2 + mlp.down.bias, within=1e-4)
 
 
 @claim(50, "001 004", "The feed-forward network is applied to each position separately and identically.")
@@ -260,8 +262,8 @@ def logits_have_no_gradient_to_later_tokens() -> Iterator[Finding]:
     yield equals("gradient to later tokens", reach.triu(1).max().item(), 0.0)
     yield at_least("smallest gradient to a token that may be seen", past.min().item(), 1e-6)
     names = [str(n) for n in range(1, length + 1)]
-    yield Heatmap("Gradient of the logits to the target tokens, log₁₀", "target token", "logits at",
-                  reach.clamp(min=1e-6).log10(), names, names)  # fmt: skip
+    yield Heatmap("Gradient of the logits to the target tokens", "target token", "logits at", reach.clamp(min=1e-6).log10(),
+                  names, names, "gradient norm, log₁₀")  # fmt: skip
 
 
 @claim(55, "000 003", "All values above the diagonal are replaced with −∞ before the softmax, which makes their weights zero.")
@@ -274,7 +276,7 @@ def masked_table_has_the_weights_of_a_softmax_over_the_past() -> Iterator[Findin
     past = [row[: n + 1] / row[: n + 1].sum() for n, row in enumerate(TABLE)]  # a softmax over the past alone
     expected = torch.nn.utils.rnn.pad_sequence(past, batch_first=True)
     yield close("weights of YOUR CAT IS A LOVELY CAT, masked", weights, expected, within=1e-5)
-    yield Heatmap("YOUR CAT IS A LOVELY CAT, masked", "key", "query", weights, WORDS, WORDS)
+    yield Heatmap("YOUR CAT IS A LOVELY CAT, masked", "key", "query", weights, WORDS, WORDS, "weight")
 
 
 @claim(55, "001", "subsequent_mask(size) allows position i to see positions 1 to i.")

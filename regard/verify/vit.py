@@ -3,7 +3,7 @@
 Shapes: B batch, C channels, P side of a patch, Y X rows and columns, N = Y · X patches, D width.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from regard.models.image_gpt import ImageGPTConfig
 from regard.models.resnet import ResNet, ResNetConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.verify.claim import Finding, at_least, at_most, claim, close, equals, not_checkable, refutes
+from regard.verify.measures import exponent
 from regard.verify.plots import Curves
 from regard.view.cost import ImageCost, changed, image_cost
 
@@ -70,8 +71,7 @@ def vit_makes_tokens_in_five_steps() -> Iterator[Finding]:
         yield equals(f"{name} that training changes", int((grad.flatten(0, -2).abs().sum(-1) > 0).sum()), count)
 
 
-@claim(69, "000 001", "ViT is the Transformer encoder on patches: exactly the same layers, and as many weights as "
-       "published.")  # fmt: skip
+@claim(69, "000 001", "ViT is a Transformer on patches, exactly the same as that of NLP.")
 def vit_is_a_transformer_encoder() -> Iterator[Finding]:
     [block] = ViT(ViTConfig(image=32, dim=32, depth=1, heads=4, classes=10, eps=1e-5)).double().blocks
     layer = nn.TransformerEncoderLayer(32, 4, 128, 0.0, F.gelu, batch_first=True, norm_first=True).double()
@@ -102,10 +102,10 @@ def attention_costs_n_squared_d() -> Iterator[Finding]:
     lengths, widths = (196, 784, 3136), (192, 384, 768)
     by_length = {n: attention_flops(n, 768) for n in lengths}
     by_width = {d: attention_flops(196, d) for d in widths}
-    yield close("exponent of N, scores and sums", slope([(n, pairs) for n, (pairs, _) in by_length.items()]), 2, within=0.05)
-    yield close("exponent of d, scores and sums", slope([(d, pairs) for d, (pairs, _) in by_width.items()]), 1, within=0.05)
-    yield close("exponent of N, projections", slope([(n, rest) for n, (_, rest) in by_length.items()]), 1, within=0.05)
-    yield close("exponent of d, projections", slope([(d, rest) for d, (_, rest) in by_width.items()]), 2, within=0.05)
+    yield close("exponent of N, scores and sums", exponent([(n, pairs) for n, (pairs, _) in by_length.items()]), 2, within=0.05)
+    yield close("exponent of d, scores and sums", exponent([(d, pairs) for d, (pairs, _) in by_width.items()]), 1, within=0.05)
+    yield close("exponent of N, projections", exponent([(n, rest) for n, (_, rest) in by_length.items()]), 1, within=0.05)
+    yield close("exponent of d, projections", exponent([(d, rest) for d, (_, rest) in by_width.items()]), 2, within=0.05)
     pairs, rest = by_length[196]
     yield at_most("scores and sums / projections, N = 196, d = 768", pairs / rest, 0.2)
     pairs, rest = attention_flops(2 * 768, 768)
@@ -125,7 +125,7 @@ def cost_is_quadratic_in_the_number_of_patches() -> Iterator[Finding]:
         vit[side] = changed_cost("vit-base", image=side, pool="mean", depth=1)
         cnn[side] = changed_cost("resnet-50", image=side, depths=[1, 1, 1, 1])
     entries = [(cost.tokens, cost.entries) for cost in vit.values()]
-    yield close("exponent of the scores, over the number of patches", slope(entries), 2, within=0.01)
+    yield close("exponent of the scores, over the number of patches", exponent(entries), 2, within=0.01)
     for name, costs, low, high in (("a block of ViT-B/16", vit, 200, 400), ("a CNN of ResNet-50's layers", cnn, 62, 66)):
         growth = costs[1792].whole.flops / costs[224].whole.flops
         yield at_least(f"FLOPs at 1,792 pixels / at 224, {name} (pixels: 64)", growth, low)
@@ -170,7 +170,7 @@ def patch_size_decides_the_cost() -> Iterator[Finding]:
     yield at_least("FLOPs of a block, for patches of 8 pixels / of 32", costs[8].whole.flops / costs[32].whole.flops, 10)
 
 
-@claim(71, "000", "Drawback 5: ViT has no spatial inductive bias: it does not know which patches are neighbours.")
+@claim(71, "000", "Drawback 5: unlike a CNN, ViT has no spatial inductive bias.")
 def vit_does_not_know_which_patches_are_neighbours() -> Iterator[Finding]:
     vit = ViT(ViTConfig(image=64, patch=8, dim=32, depth=2, heads=4, pool="mean", classes=10)).eval().requires_grad_(False)
     cnn = ResNet(ResNetConfig(image=64, stem="cifar", dim=8, dims=[8, 16], depths=[1, 1], block="basic", classes=10)).eval()
@@ -393,13 +393,6 @@ def places_seen(feature: Callable[[Tensor], Tensor], image: Tensor) -> int:
 def grid_features(model: ViT, image: Tensor) -> Tensor:
     """What ViT computes for each patch: (B, D, Y, X)."""
     return to_grid(model.encode(image), image.shape[2] // model.config.patch)
-
-
-def slope(points: Sequence[tuple[float, float]]) -> float:
-    """The exponent that two quantities are related by: the slope of a line through their logarithms."""
-    x, y = torch.tensor(points, dtype=torch.float64).log().unbind(1)
-    x = x - x.mean()
-    return float((x * y).sum() / (x * x).sum())
 
 
 def attention_flops(n: int, d: int) -> tuple[int, int]:

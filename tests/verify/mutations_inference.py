@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from mutation import Mutation, replace_everywhere
+from mutations_transformer import forget_tokens
 from torch import Tensor
 
 from regard.decode import fast, search
@@ -11,16 +12,6 @@ from regard.layers.block import EncoderBlock
 from regard.models import transformer
 from regard.models.transformer import Transformer
 from regard.tasks.translation import Translator
-
-step = fast.CachedDecoder.step
-
-
-def forget_tokens(patch: pytest.MonkeyPatch) -> None:
-    def forgetful(self: fast.CachedDecoder, token: Tensor, state: fast.DecoderState) -> tuple[Tensor, fast.DecoderState]:
-        logits, after = step(self, token, state)
-        return logits, after._replace(cache=state.cache)
-
-    patch.setattr(fast.CachedDecoder, "step", forgetful)
 
 
 def encode_at_each_step(patch: pytest.MonkeyPatch) -> None:
@@ -70,7 +61,7 @@ def skip_the_mlps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EncoderBlock, "forward", forward)
 
 
-def halve_the_sizes(patch: pytest.MonkeyPatch) -> None:
+def shrink_the_base_model(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(transformer.SIZES, "base", transformer.SIZES["tiny"])
 
 
@@ -86,5 +77,5 @@ MUTATIONS = [
     Mutation("a beam has one sequence", narrow_beams,
              ("beam_search_keeps_the_most_probable_sequences", "wider_beams_find_more_probable_sentences")),
     Mutation("a translator always searches greedily", search_greedily, ("beams_translate_better_than_greedy_search",), slow=True),
-    Mutation("the base model has the size of the tiny one", halve_the_sizes, ("training_cost_is_the_time_of_the_gpus",)),
+    Mutation("the base model has the size of the tiny one", shrink_the_base_model, ("training_cost_is_the_time_of_the_gpus",)),
 ]  # fmt: skip

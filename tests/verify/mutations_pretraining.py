@@ -46,6 +46,16 @@ def mask_always(patch: pytest.MonkeyPatch) -> None:
     replace_everywhere(patch, original, always)
 
 
+def leave_out_spans(patch: pytest.MonkeyPatch) -> None:
+    original = masking.corrupt_spans
+
+    def without(text: Any, sentinels: Any, rng: np.random.Generator, rate: float = 0.15, mean: float = 3.0) -> Any:
+        source, target = original(text, sentinels, rng, rate, mean)
+        return source[~np.isin(source, sentinels)], target  # nothing shows where a span was
+
+    replace_everywhere(patch, original, without)
+
+
 def leave_out_prefixes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(splits, "_prefix", lambda name, data: "")
 
@@ -87,6 +97,7 @@ MUTATIONS = [
     Mutation("a language model predicts the token it reads", do_not_shift, ("gpt_predicts_each_next_word",)),
     Mutation("BERT predicts all tokens", predict_all_tokens, ("bert_predicts_masked_tokens",)),
     Mutation("twice as many tokens are masked, all by [MASK]", mask_always, ("bert_predicts_masked_tokens",)),
+    Mutation("spans leave no sentinel in the source", leave_out_spans, ("t5_restores_spans_that_are_cut_out",)),
     Mutation("tasks have no prefix", leave_out_prefixes, ("task_prefixes_are_part_of_the_source",)),
     Mutation("T5 does not see the first word", hide_the_prefix, ("one_t5_learns_three_tasks_by_their_prefixes",), slow=True),
     Mutation("ELMo's backward half reads forward", read_forward_twice,
