@@ -99,6 +99,13 @@ def test_a_text_whose_glossary_terms_do_not_fit_is_skipped_and_the_others_transl
     assert regard(*how, "a b c", "d q", "--strict").code == 2
 
 
+def test_the_header_row_of_a_glossary_is_named_on_standard_error(regard, small_run, tmp_path):
+    terms = write(tmp_path / "terms.tsv", "English\tGerman\na\tb\n")
+    found = regard("translate", small_run, "a b c", "--beam", 1, "--glossary", terms)
+    assert found.code == 0, found.err
+    assert f"{terms}: the first line, English, German, is read as a header row, not as a term" in found.err
+
+
 def test_a_block_whose_glossary_terms_do_not_fit_stays_as_it_is(regard, small_run, tmp_path):
     terms, file = write(tmp_path / "terms.tsv", LONG_TERM), write(tmp_path / "page.html", "<p>a b c</p><p>d q</p>")
     how = ("translate", small_run, "--beam", 1, "--tokens", 30, "--glossary", terms, "--input")

@@ -60,12 +60,16 @@ def translate(run: OptionalRun = None, sentences: options.Sentences = None, inpu
     regard translate runs/multi30k --input film.srt --out film.de.srt
     """
     from regard.cli.documents import is_document, prepare_document, translate_document
+    from regard.data.text.glossary import read_glossary
 
     run, sentences = choose_run("translate", run, sentences)
     document = prepare_document(input_, out, sentences, n_best, json_) if is_document(input_, out) else None
     translator: Translator = open_run(run, "translate", device, precision)
+    terms = read_glossary(glossary) if glossary else None
+    if terms and terms.header:
+        note(f"{glossary}: the first line, {', '.join(terms.header)}, is read as a header row, not as a term")
     search = partial(translator.translate, beam=beam, n_best=n_best, length_penalty=length_penalty, tokens=tokens,
-                     batch=batch, temperature=temperature, top_k=top_k, top_p=top_p, glossary=glossary)  # fmt: skip
+                     batch=batch, temperature=temperature, top_k=top_k, top_p=top_p, glossary=terms)  # fmt: skip
     if document is not None:
         return translate_document(partial(search, seed=seed, split=split), document, out, Failures(strict=strict))
     split = translator.splits if split is None else split

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -32,6 +32,7 @@ class Glossary:
     """Terms by which a text is searched."""
 
     terms: tuple[Term, ...]
+    header: tuple[str, ...] = ()  # the first line of its file, if that names languages or columns
 
     def find(self, text: str) -> list[Term]:
         """The terms in a text, each as often as it occurs: whole words, in any case, the longest where several start."""
@@ -93,13 +94,15 @@ def to_glossary(glossary: GlossaryLike) -> Glossary:
 def read_glossary(file: Path) -> Glossary:
     """Read lines of a source term and its translation, separated by a tab; further columns are other forms that count as well.
 
-    A .csv file may have commas or semicolons instead, and a header row of two languages.
+    A .csv file may have commas or semicolons instead.  A first line that names languages or columns is a header, not a term.
     """
-    rows, bad = list[tuple[str, tuple[str, ...]]](), list[int]()
-    for number, cells in _read_cells(file):
+    rows, bad, header = list[tuple[str, tuple[str, ...]]](), list[int](), tuple[str, ...]()
+    for at, (number, cells) in enumerate(_read_cells(file)):
         source, *targets = (" ".join(cell.split()) for cell in cells)
         targets = [target for target in targets if target]
-        if _words(source) and targets:
+        if at == 0 and _is_header([source, *targets]):
+            header = (source, targets[0])
+        elif _words(source) and targets:
             rows.append((source, tuple(targets)))
         else:
             bad.append(number)
@@ -108,7 +111,13 @@ def read_glossary(file: Path) -> Glossary:
         lines = "line" if len(bad) == 1 else "lines"
         raise ValueError(f"{file} {lines} {names}: wanted a source term, a tab and a target term; correct or remove them, or "
                          "name a file with commas or semicolons .csv")  # fmt: skip
-    return _build(rows, str(file))
+    return replace(_build(rows, str(file)), header=header)
+
+
+def _is_header(cells: Sequence[str]) -> bool:
+    """Whether the first two cells name columns; "English, Englisch" is a term: both are one language."""
+    languages = [language_of(cell) for cell in cells[:2]]
+    return is_header(cells[:2]) and not (languages[0] and languages[0] == languages[1])
 
 
 def _read_cells(file: Path) -> Iterator[tuple[int, list[str]]]:
@@ -116,13 +125,10 @@ def _read_cells(file: Path) -> Iterator[tuple[int, list[str]]]:
     if file.suffix.lower() != ".csv":
         yield from ((number, line.split("\t")) for number, line in enumerate(read_lines(file), 1) if line.strip())
         return
-    for at, record in enumerate(read_csv_records(file, sniff_delimiter(file))):
+    for record in read_csv_records(file, sniff_delimiter(file)):
         if isinstance(record, BadRow):
             raise ValueError(f"{file} line {record.number} {record.reason}; {record.advice}")
-        number, cells = record
-        languages = [language_of(cell) for cell in cells[:2]]
-        if at or not is_header(cells[:2]) or (languages[0] and languages[0] == languages[1]):  # "English, Englisch" is a term
-            yield number, cells
+        yield record
 
 
 def _build(rows: Iterable[tuple[str, tuple[str, ...]]], name: str) -> Glossary:

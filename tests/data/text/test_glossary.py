@@ -99,10 +99,19 @@ def test_tokens_that_continue_a_word_do_not_begin_one():
     ("house,Haus\ntree,Baum\n", {"house": ("Haus",), "tree": ("Baum",)}),
     ("English;German\nhouse;Haus;Häuser\n\"a; b\";c\n", {"house": ("Haus", "Häuser"), "a; b": ("c",)}),
     ("English;Englisch\ntree;Baum\n", {"English": ("Englisch",), "tree": ("Baum",)}),
+    ("Term;Translation\ntree;Baum\n", {"tree": ("Baum",)}),
 ])  # fmt: skip
 def test_a_csv_file_may_have_commas_or_semicolons_and_a_header_row(tmp_path, text, wanted):
     (tmp_path / "a.csv").write_text(text, encoding="utf-8")
     assert {term.source: term.targets for term in read_glossary(tmp_path / "a.csv").terms} == wanted
+
+
+@pytest.mark.parametrize("header", ["English\tGerman", "source\ttarget", "EN\tDE\tNotes", "term\ttranslation"])
+def test_the_header_row_of_a_tab_separated_file_is_no_term(tmp_path, header):
+    (tmp_path / "a.tsv").write_text(f"{header}\nhouse\tHaus\nEnglish\tGerman\n")
+    read = read_glossary(tmp_path / "a.tsv")
+    assert read.header == tuple(header.split("\t")[:2])
+    assert [term.source for term in read.terms] == ["house", "English"]  # only the first line is a header
 
 
 def test_a_file_with_semicolons_is_to_be_named_csv(tmp_path):
