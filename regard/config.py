@@ -41,7 +41,7 @@ __all__ = [
 ]  # fmt: skip
 
 STRICT = ConfigDict(extra="forbid", strict=True)
-TOP_LEVEL = ("name", "task", "init", "init_encoder", "untrained", "licence")  # keys outside any table
+TOP_LEVEL = ("name", "task", "init", "init_encoder", "untrained", "licence", "languages")  # keys outside any table
 TABLES = ("model", "data", "train", "decode")
 MAX_SIZE = 2**31 - 1  # of a model: no tensor is wider
 COUNTED = ("vocab", "classes")  # keys of a model that the data decides
@@ -208,6 +208,7 @@ class Run:
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
     decode: DecodeConfig = dataclasses.field(default_factory=DecodeConfig)
     licence: str = ""  # of the data, for the model card
+    languages: str = ""  # of a translator of own files, source first: en-de; found in their header row, if it names them
 
 
 def recipes() -> dict[str, Path]:
@@ -330,6 +331,9 @@ def build_run(name: str, tables: Tables, families: Mapping[str, Family], tasks: 
     if "vocab" in model:
         raise ValueError("model.vocab is counted from the tokenizer; set data.vocab instead")
     base = family.sizes[size] if base is None else base
+    languages = str(tables.get("languages", ""))
+    if languages and not re.fullmatch(r"[^\W\d_]{2,3}-[^\W\d_]{2,3}", languages):
+        raise ValueError(f"languages is {languages!r}; wanted the codes of two languages, source first, such as en-de")
     untrained = tables.get("untrained", ())
     if not isinstance(untrained, list | tuple) or not all(isinstance(head, str) for head in untrained):
         raise ValueError(f'untrained is {untrained!r}; wanted a list of heads, such as ["pooler"]')
@@ -345,6 +349,7 @@ def build_run(name: str, tables: Tables, families: Mapping[str, Family], tasks: 
         train=build("train", TrainConfig, tables.get("train", {})),
         decode=build("decode", DecodeConfig, tables.get("decode", {})),
         licence=str(tables.get("licence", "")),
+        languages=languages,
     )
 
 

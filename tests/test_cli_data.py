@@ -14,6 +14,9 @@ import pytest
 from cli_checks import assert_refused, write
 from small import SMALL
 
+from regard.tasks import read_run
+from regard.web.languages import directions_of
+
 WORDS = {"the": "der", "dog": "hund", "house": "haus", "is": "ist", "big": "groß", "red": "rot", "cat": "katze", "on": "auf"}
 TINY = ("model=tiny", *SMALL, "train.steps=2")
 
@@ -55,6 +58,19 @@ def test_a_messy_csv_is_trained_on_and_scored_with_its_own_split(regard, messy, 
     result = regard("train", "translate", f"data.train={messy}", *TINY[:-1], "train.steps=3", "--out", run, "--resume")
     assert result.code == 0, result.err
     assert "31 pairs" in result.out + result.err
+    assert directions_of(read_run(run / "run.toml")) == [("en", "de", "", "")]  # found in the header row, and kept
+
+
+def test_languages_are_given_where_no_header_row_names_them(regard, tmp_path):
+    pairs = write(tmp_path / "my.tsv", "".join(f"{a}\t{b}\n" for a, b in sentences(200)))
+    result = regard("train", "translate", f"data.train={pairs}", *TINY, "--out", tmp_path / "nameless")
+    assert result.code == 0, result.err
+    assert directions_of(read_run(tmp_path / "nameless" / "run.toml")) == []
+    result = regard("train", "translate", f"data.train={pairs}", "languages=en-de", *TINY, "--out", tmp_path / "named")
+    assert result.code == 0, result.err
+    assert directions_of(read_run(tmp_path / "named" / "run.toml")) == [("en", "de", "", "")]
+    wrong = regard("train", "translate", f"data.train={pairs}", "languages=English", *TINY, "--out", tmp_path / "wrong")
+    assert_refused(wrong, "languages is 'English'; wanted the codes of two languages, source first, such as en-de")
 
 
 def test_strict_data_refuses_the_first_bad_line(regard, messy, tmp_path):
@@ -98,7 +114,7 @@ def hostile(tmp_path_factory) -> Path:
 
 HOSTILE = {"line.tsv": "has over 1,048,576 bytes", "bomb.tsv.gz": "has over 67,108,864 bytes", "zeros.tsv.gz": "it is binary",
            "pipe.tsv": "is a FIFO, not a regular file", "zero.tsv": "is a device, not a regular file",
-           "latin.tsv": "iconv -f latin1"}  # fmt: skip
+           "latin.tsv": "iconv -f cp1252"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, "deep.jsonl"])

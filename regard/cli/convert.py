@@ -12,7 +12,9 @@ __all__ = ["export", "import_"]
 
 
 def import_(what: HFCheckpointPath, to: Annotated[Path, typer.Option(help="The new run folder.", show_default=False)]) -> None:
-    """Convert a Hugging Face checkpoint: GPT-2, BERT, T5, Marian with a tokenizer.json; ViT, Swin, ResNet; ViT with GPT-2.
+    """Convert a Hugging Face checkpoint: GPT-2, BERT, T5, Marian (OPUS-MT, with its .spm files), Pegasus, ViT, Swin, ResNet.
+
+    ViT with GPT-2 is read too, as a model of captions.  Weights are read from model.safetensors only.
 
     regard import all-MiniLM-L6-v2/ --to runs/minilm
 

@@ -17,7 +17,8 @@ RunPath = Annotated[str, typer.Argument(
 OptionalRun = Annotated[str | None, typer.Argument(metavar="[RUN]", show_default=False,
     help="A run folder, such as runs/multi30k, or a model that ships with regard (see `regard models`); without one, the shipped "
          "model for this.")]
-Recipe = Annotated[str, typer.Argument(help="A recipe by name (see `regard recipes`), or a TOML file.", show_default=False)]
+Recipe = Annotated[str, typer.Argument(
+    help="A recipe by name (see `regard recipes`), a TOML file, or with --resume a run folder.", show_default=False)]
 Changes = Annotated[list[str] | None, typer.Argument(
     metavar="[KEY=VALUE]...", help="Config keys to override: model.dim=256 train.steps=2000.", show_default=False)]
 Sentences = Annotated[list[str] | None, typer.Argument(

@@ -53,7 +53,7 @@ AllowHost = Annotated[list[str], typer.Option(
 def serve(runs: Runs = None, host: Host = "127.0.0.1", port: Port = 8000, api_key: ApiKey = "", queue: Queue = 128,
           max_text: MaxText = 20_000, allow_host: AllowHost = [], device: Device = "auto",  # noqa: B006
           precision: Precision = "float32") -> int:  # fmt: skip
-    """Serve runs: a page that shows their answers and attention, and APIs as of LibreTranslate and OpenAI.
+    """Serve runs: a page that shows their answers and attention, and APIs compatible with LibreTranslate's and OpenAI's.
 
     regard serve
 

@@ -167,7 +167,10 @@ def _binary(file: Path, number: int, at: int) -> ValueError:
 
 
 def _not_utf8(at: int, byte: int) -> tuple[str, str]:
-    return f"is not UTF-8 at byte {at} (0x{byte:02x})", "convert it, such as with `iconv -f latin1 -t utf-8`"
+    return (
+        f"is not UTF-8 at byte {at} (0x{byte:02x})",
+        "save it as UTF-8 (in a spreadsheet: CSV UTF-8), or `iconv -f cp1252 -t utf-8`",
+    )
 
 
 def _other_encoding(file: Path, first: BadLine, count: int) -> ValueError:

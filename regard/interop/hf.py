@@ -19,6 +19,7 @@ from safetensors.torch import save
 from regard.config import Run, build, tasks_of, to_toml
 from regard.data.files import create_folder, write_atomic
 from regard.data.image.store import resize_side
+from regard.data.text.columns import language_of
 from regard.data.text.tokenizer import Tokenizer
 from regard.interop import weights
 from regard.interop.generation import GENERATION, NO_LIMIT, Generation, describe_generation, read_generation
@@ -87,7 +88,8 @@ def import_run(folder: Path, to: Path, version: str = VERSION, name: str = "") -
             data |= {key: value for key, value in dataclasses.asdict(how).items() if key != "image"}
         if text and default:  # captions, as the checkpoint writes them and as long as it does
             data |= {"normalize": False, "max_len": _caption_limit(imported)}
-        run, files = _make_run(imported, to.name, _read_licence(folder), data, generation), RunFolder(part)
+        languages = _read_languages(folder) if imported.table.model_type == "marian" else ""
+        run, files = _make_run(imported, to.name, _read_licence(folder), data, generation, languages), RunFolder(part)
         if tokenizer:
             tokenizer.save(files.tokenizer)
         if target:
@@ -170,13 +172,22 @@ def _read_run(folder: Path) -> Run:
     return Run(folder.name, family, config, data=TASKS[tasks_of(FAMILIES[family], TASKS)[0]].data())
 
 
-def _make_run(imported: ImportedModel, name: str, licence: str, data: Mapping[str, object], generation: Generation) -> Run:
+def _make_run(imported: ImportedModel, name: str, licence: str, data: Mapping[str, object], generation: Generation,
+              languages: str) -> Run:  # fmt: skip
     """The run.toml of a checkpoint: enough to continue training, and to predict as the checkpoint does."""
     family = imported.table.family
     classes = getattr(imported.config, "classes", 0) > 0
     task = next(name for name in tasks_of(FAMILIES[family], TASKS) if ("classifier" in TASKS[name].trains) == classes)
     return Run(re.sub(r"[^\w.+-]", "-", name).lstrip(".") or family, family, imported.config, task=task, decode=generation.decode,
-               data=build("data", TASKS[task].data, data), untrained=imported.untrained, licence=licence)  # fmt: skip
+               data=build("data", TASKS[task].data, data), untrained=imported.untrained, licence=licence,
+               languages=languages)  # fmt: skip
+
+
+def _read_languages(folder: Path) -> str:
+    """The two languages of an OPUS-MT checkpoint, as "en-fr"; "" if it names a group of languages, such as ROMANCE, or none."""
+    options = weights.read_json(folder, "tokenizer_config.json")
+    named = [language_of(str(options.get(key, ""))) for key in ("source_lang", "target_lang")]
+    return "-".join(named) if all(named) else ""
 
 
 def _text_files(tokenizer_file: Path, run: Run, text: TextFormat, hf: dict[str, object]) -> dict[str, dict[str, object]]:

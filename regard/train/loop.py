@@ -195,7 +195,8 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
         vocab = read_config(find_run(run.init))[1].vocab if run.init and dataset.tokenizer else None
         counted = {"vocab": vocab or dataset.tokenizer.vocab} if dataset.tokenizer else {}
         counted |= {"classes": len(dataset.labels)} if dataset.labels else {}
-        run = dataclasses.replace(run, model=dataclasses.replace(run.model, **counted))
+        languages = run.languages or getattr(dataset, "languages", "")
+        run = dataclasses.replace(run, model=dataclasses.replace(run.model, **counted), languages=languages)
 
     # 3) The model, with weights of its own or of another run.
     model = new_model(run.family, run.model, run.train.seed).to(device)

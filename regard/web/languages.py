@@ -1,8 +1,9 @@
 """Which languages a run translates, and which of them a text is in.
 
-A run names its languages by `data.pair`, by the named set it was trained on, or by the endings of its aligned files.  A text's
-language is told by its character trigrams, counted in the training data of the runs; where that data is not on this machine, the
-language of a text is not known, and callers are told so.
+A run names its languages by the named set it was trained on, by `languages` (found in the header row of own files or in an
+OPUS-MT checkpoint, or given), by `data.pair`, or by the endings of its aligned files.  A text's language is told by its character
+trigrams, counted in the training data of the runs; where that data is not on this machine, the language of a text is not known,
+and callers are told so.
 """
 
 import math
@@ -43,7 +44,7 @@ def directions_of(run: Run) -> list[Direction]:
         return []
     names = [name for name in source_names(data) if name]
     if not names:
-        pair = data.pair or _pair_of_files(data.train)
+        pair = run.languages or data.pair or _pair_of_files(data.train)
         return [Direction(*parse_pair(pair))] if pair else []
     found = []
     for name in names:

@@ -195,7 +195,8 @@ class _Directions:
 
     def _require_any(self) -> None:
         if not self.served:
-            raise BadRequest("no run here names its languages; train one with data.pair=en-it, or use /v1/completions", 404)
+            raise BadRequest('no run here names its languages; put languages = "en-it" at the top of its run.toml, '
+                             "or use /v1/completions", 404)  # fmt: skip
 
     async def sources_of(self, request: Request, texts: Sequence[str], source: str, target: str) -> list[Detection]:
         """The language to translate each text from, as given or detected; to detect one takes time."""

@@ -63,8 +63,8 @@ def test_lines_are_streamed(tmp_path):
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    (b"a\nbc\xffd\n", r"line 2 is not UTF-8 at byte 3 \(0xff\); convert it"),
-    ("a\nb\ngrö".encode("latin-1"), r"line 3 is not UTF-8 at byte 3 \(0xf6\); convert it"),
+    (b"a\nbc\xffd\n", r"line 2 is not UTF-8 at byte 3 \(0xff\); save it as UTF-8"),
+    ("a\nb\ngrö".encode("latin-1"), r"line 3 is not UTF-8 at byte 3 \(0xf6\); save it as UTF-8"),
     ("für\n".encode()[:2] + b"\n", r"line 1 is not UTF-8 at byte 2 \(0xc3\)"),
     (b"\xef\xbb\xbfab\xff\n", r"line 1 is not UTF-8 at byte 6 \(0xff\)"),
     (b"a\n\nbc\0d\n", r"line 3 has a zero byte, byte 3: it is binary; give a text file"),

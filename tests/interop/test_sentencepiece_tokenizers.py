@@ -19,6 +19,7 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.interop.hf import export_run, import_run
 from regard.interop.sentencepiece import read_sentencepiece
 from regard.interop.sentencepiece_tokenizer import read_marian_tokenizers, read_t5_tokenizer
+from regard.tasks import read_run
 from regard.tasks.load import load
 
 DATA = Path(os.environ.get("REGARD_DATA", "nowhere"))
@@ -171,6 +172,7 @@ def test_a_language_code_holds_for_every_sentence_of_a_text(published, tmp_path)
 def test_a_run_has_a_tokenizer_for_each_side_and_is_not_exported_or_trained(published, tmp_path, regard):
     assert import_run(published, tmp_path / "run") == ()
     assert {"tokenizer.json", "target_tokenizer.json"} <= {file.name for file in (tmp_path / "run").iterdir()}
+    assert read_run(tmp_path / "run" / "run.toml").languages == "en-ru"  # tokenizer_config.json has eng and rus
     with pytest.raises(
         ValueError, match=r"has a tokenizer made of source\.spm, target\.spm and vocab\.json, which regard does not"
     ):

@@ -31,7 +31,7 @@ norsk:no suomi:fi magyar:hu türkçe:tr हिन्दी:hi 中文:zh 日本�
 """
 _NAMES = """
 source target src tgt trg text texts label labels class classes category sentiment topic intent sentence sentence1 sentence2
-sentences translation translations original reference ref references input output utterance review comment
+sentences term terms translation translations original reference ref references input output utterance review comment
 title question answer language lang source_text target_text source_language target_language source_lang
 target_lang sourcetext targettext quelle ziel ausgangstext zieltext
 """

@@ -16,7 +16,7 @@ from regard.data.text.checks import check_pairs
 from regard.data.text.config import TextData
 from regard.data.text.mixture import MixedStore, MixedValidation, MixPart
 from regard.data.text.readers import Pair
-from regard.data.text.splits import Split, find_split, require_kind, source_names
+from regard.data.text.splits import Split, find_split, languages_of, require_kind, source_names
 from regard.data.text.store import UNKNOWN, PairStore, TextStore, encode_labeled, encode_pairs, encode_text
 from regard.data.text.tokenizer import Tokenizer, train_tokenizer
 
@@ -43,6 +43,7 @@ class TextDataset(NamedTuple):
     labels: tuple[str, ...] = ()  # class names by id
     text_sample: str = ""  # the start of the validation text, to be continued during training
     mixed: tuple[MixedValidation, ...] = ()  # validation data of the sets that are mixed in
+    languages: str = ""  # those that own files name, source first: en-de
 
 
 def prepare_pairs(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, task: str,
@@ -58,7 +59,7 @@ def prepare_pairs(data: TextData, tokenizer_file: Path, report: Report, progress
     held_out = encode(data, "valid")
     for line in findings:
         report(line)
-    return TextDataset(tokenizer, own, held_out, _sample_pairs(data, tokenizer), mixed=mixed)
+    return TextDataset(tokenizer, own, held_out, _sample_pairs(data, tokenizer), mixed=mixed, languages=languages_of(train))
 
 
 def prepare_text(data: TextData, tokenizer_file: Path, report: Report, progress: Progress, *, extra_tokens: tuple[str, ...],

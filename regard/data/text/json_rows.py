@@ -44,7 +44,7 @@ def read_json(file: Path, columns: str, pair: str = "", lenient: bool = False) -
             try:
                 text += decode(chunk, final=not chunk)
             except UnicodeDecodeError:
-                raise ValueError(f"{file} is not UTF-8; convert it, such as with `iconv -f latin1 -t utf-8`") from None
+                raise ValueError(f"{file} is not UTF-8; save it as UTF-8, or `iconv -f cp1252 -t utf-8`") from None
             if number == 0:
                 text = text.lstrip()
                 if not text and chunk:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from regard.config import nearest
 from regard.data.sources import SOURCES, locate, prefix_of
+from regard.data.text.columns import language_of
 from regard.data.text.config import TextData
 from regard.data.text.formats import expand_paths, find_pair_files, read_rows
 from regard.data.text.held_out import hold_out_text, split_pairs
@@ -17,9 +18,9 @@ from regard.data.text.rows import ReadNotes, Row
 from regard.data.text.store import UNKNOWN
 from regard.data.text.toys import TOYS, toy_pairs
 
-__all__ = ["Split", "find_split", "licence_of", "require_kind", "source_names", "task_prefixes"]
+__all__ = ["Split", "find_split", "languages_of", "licence_of", "require_kind", "source_names", "task_prefixes"]
 
-READERS = 3  # version of the readers of own files; raise it to read them again
+READERS = 4  # version of the readers of own files; raise it to read them again
 TOY_VALID = 500  # pairs of a toy's valid and test splits
 KINDS = {"pairs": "sentence pairs", "text": "plain text", "labels": "labelled texts", "images": "images",
          "captions": "captioned images", "ratings": "rated word pairs", "speech": "speech"}  # fmt: skip
@@ -191,6 +192,15 @@ def _no_pairs(name: str) -> Iterator[Pair]:
 
 def _of_kind(*kinds: str) -> list[str]:
     return [name for name, source in SOURCES.items() if source.kind in kinds]
+
+
+def languages_of(split: Split) -> str:
+    """The two languages that the header row of own files names, as "en-de"; "" if they name none."""
+    notes = ReadNotes()
+    if split.rows is None or next(split.rows(notes), None) is None:
+        return ""
+    named = [language_of(name.rpartition(".")[2]) for names in notes.names.values() for name in names[:2]]
+    return "-".join(named) if len(named) == 2 and all(named) else ""
 
 
 def licence_of(data: TextData) -> str:

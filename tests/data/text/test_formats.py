@@ -121,7 +121,7 @@ def test_a_file_in_which_most_lines_are_bad_is_refused_before_its_end(tmp_path):
 def test_a_file_in_another_encoding_is_refused_with_a_hint(tmp_path):
     text = "".join(f"word {n}\t{'grün' if n % 50 == 0 else 'rot'} {n}\n" for n in range(10_000))  # a fiftieth of the lines
     (tmp_path / "a.tsv").write_bytes(text.encode("latin-1"))
-    with pytest.raises(ValueError, match=r"line 1 is not UTF-8 at byte .*iconv -f latin1 -t utf-8"):
+    with pytest.raises(ValueError, match=r"line 1 is not UTF-8 at byte .*CSV UTF-8.*iconv -f cp1252 -t utf-8"):
         list(read_pairs([tmp_path / "a.tsv"]))
 
 

@@ -47,7 +47,7 @@ def test_an_array_is_read_as_it_was_written(tmp_path, monkeypatch, rows, size, i
     ("a.json", b'{"source": "a", "target": "b"}', r"does not start with \[; wanted an array of objects"),
     ("a.json", b'[{"source": "a", "target": "b"}, {"sou', "object 2 is not JSON"),
     ("a.json", b'[{"source": "' + b"a" * 2_000_000 + b'", "target": "b"}]', "object 1 has over 1,048,576 characters"),
-    ("a.json", b'[{"source": "\xff"}]', "is not UTF-8; convert it"),
+    ("a.json", b'[{"source": "\xff"}]', "is not UTF-8; save it as UTF-8"),
 ])  # fmt: skip
 def test_other_json_is_refused_in_one_line(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
