@@ -23,7 +23,12 @@ def started(*words: object, **environment: str):
     command = [sys.executable, "-m", "regard", "serve", *map(str, words), "--port", "0", "--device", "cpu"]
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]), **environment}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as program:
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and a child inherits that
+    try:
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    finally:
+        signal.signal(signal.SIGHUP, hangup)
+    with child as program:
         try:
             yield program, program.stdout.readline().strip()
         finally:

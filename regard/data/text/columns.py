@@ -14,9 +14,7 @@ _CODES = """
 af am ar as az be bg bn br bs ca cs cy da de el en eo es et eu fa fi fil fo fr fy ga gd gl gu ha he hi hr ht
 hu hy id ig is it ja jv ka kk km kn ko ku ky la lb ln lo lt lv mg mi mk ml mn mr ms mt my nb ne nl nn no oc or
 pa pl ps pt ro ru rw sa sd si sk sl sm sn so sq sr st su sv sw ta te tg th ti tk tl tn tr ts tt ug uk ur uz vi
-wo xh yi yo zh zu eng deu ger fra fre ita spa por nld dut rus hin zho chi jpn kor ara pol ces cze swe dan fin
-nor tur ukr ell gre heb hun ron rum bul hrv srp slk slo slv vie tha ind est lav lit cat eus glg ben tam tel
-urd fas per
+wo xh yi yo zh zu
 """
 _LANGUAGES = """
 afrikaans:af arabic:ar basque:eu bengali:bn bulgarian:bg catalan:ca chinese:zh croatian:hr czech:cs danish:da
@@ -28,6 +26,10 @@ turkish:tr ukrainian:uk urdu:ur vietnamese:vi welsh:cy deutsch:de englisch:en fr
 spanisch:es anglais:en français:fr allemand:de inglese:en italiano:it tedesco:de francese:fr español:es
 inglés:en português:pt polski:pl русский:ru українська:uk čeština:cs nederlands:nl svenska:sv dansk:da
 norsk:no suomi:fi magyar:hu türkçe:tr हिन्दी:hi 中文:zh 日本語:ja 한국어:ko
+eng:en deu:de ger:de fra:fr fre:fr ita:it spa:es por:pt nld:nl dut:nl rus:ru hin:hi zho:zh chi:zh jpn:ja kor:ko ara:ar
+pol:pl ces:cs cze:cs swe:sv dan:da fin:fi nor:no tur:tr ukr:uk ell:el gre:el heb:he hun:hu ron:ro rum:ro bul:bg hrv:hr
+srp:sr slk:sk slo:sk slv:sl vie:vi tha:th ind:id est:et lav:lv lit:lt cat:ca eus:eu glg:gl ben:bn tam:ta tel:te urd:ur
+fas:fa per:fa
 """
 _NAMES = """
 source target src tgt trg text texts label labels class classes category sentiment topic intent sentence sentence1 sentence2

@@ -172,4 +172,5 @@ def _languages(columns: str, pair: str, file: Path) -> tuple[str, str] | None:
 
 
 def _matches(language: str, wanted: str) -> bool:
-    return language == wanted if "-" in wanted else language.split("-")[0] == wanted
+    code = language.split("-")[0]
+    return language == wanted if "-" in wanted else (language_of(code) or code) == wanted
