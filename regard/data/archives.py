@@ -19,6 +19,7 @@ GB = 1 << 30
 DRIVE = re.compile("[A-Za-z]:")  # of Windows
 MAX_FILES = 100_000  # in one archive
 MAX_FILE = 1 << 28  # bytes of one file in it
+UNREADABLE = (FileNotFoundError, IsADirectoryError, PermissionError)
 BROKEN = (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError)
 
 
@@ -72,9 +73,11 @@ def gunzip(file: Path, limit: int) -> bytes:
 
 @contextmanager
 def _whole(file: Path) -> Iterator[None]:
-    """Turn the errors of a damaged archive, or of another kind of file, into one line that names it."""
+    """Turn the errors of a file that is damaged, of another kind, or cannot be opened, into one line that names it."""
     try:
         yield
+    except UNREADABLE as error:
+        raise ValueError(f"cannot read {file} ({error.strerror}); check the path and its permissions") from None
     except BROKEN as error:
         raise ValueError(f"{file} is not a whole archive ({error}); delete it, and get it again") from None
 

@@ -37,9 +37,14 @@ def note(text: str) -> None:
 
 def require_secure(url: str, advice: str) -> None:
     """Refuse addresses other than https, and other than http of this machine."""
-    at = urllib.parse.urlsplit(url)
-    if at.scheme != "https" and (at.scheme, at.hostname) not in (("http", HERE[0]), ("http", HERE[1])):
+    if urllib.parse.urlsplit(url).scheme != "https" and not _is_here(url):
         raise ValueError(f"{url} is not an https address; {advice}")
+
+
+def _is_here(url: str) -> bool:
+    """Whether a plain http address is one of this machine."""
+    at = urllib.parse.urlsplit(url)
+    return at.scheme == "http" and at.hostname in HERE
 
 
 def read_url(url: str, limit: int = MAX_TEXT) -> bytes:
@@ -120,22 +125,20 @@ def _receive(url: str, limit: int, write: Callable[[bytes], object]) -> float:
 
 
 def _open(url: str) -> addinfourl:
-    """The answer of a server; redirects are followed to https addresses only."""
+    """The answer of a server; redirects are followed to https addresses, and from this machine to this machine."""
     opener = urllib.request.build_opener(_SecureRedirects)
     answer: addinfourl = opener.open(urllib.request.Request(url, headers={"User-Agent": f"regard/{VERSION}"}), timeout=TIMEOUT)
     return answer
 
 
 class _SecureRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses a redirect away from https before anything is asked there."""
+    """Refuses a redirect to plain http before anything is asked there, unless it leads from this machine to this machine."""
 
     def redirect_request(self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage,
                          newurl: str) -> urllib.request.Request | None:  # fmt: skip
-        try:
-            require_secure(newurl, "")
-        except ValueError:
+        if urllib.parse.urlsplit(newurl).scheme != "https" and not (_is_here(req.full_url) and _is_here(newurl)):
             fp.close()
-            raise OSError(f"it was redirected to {newurl}, which is not an https address") from None
+            raise OSError(f"it was redirected to {newurl}, which is not an https address")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 

@@ -19,9 +19,10 @@ from regard.data.download import FAILURES, MAX_TEXT, note, read_url, require_sec
 from regard.data.files import cache_folder, write_atomic
 from regard.data.official.prepare import are_local, prepare
 from regard.data.official.table import OFFICIAL
+from regard.data.units import format_size
 
-__all__ = ["LANGUAGES", "SHA256", "SOURCES", "Source", "describe_download", "download_size", "is_local", "locate", "prefix_of",
-           "require_one_source"]  # fmt: skip
+__all__ = ["LANGUAGES", "SHA256", "SOURCES", "Source", "describe_download", "download_size", "is_local", "is_present", "locate",
+           "prefix_of", "require_one_source"]  # fmt: skip
 
 
 class Source(NamedTuple):
@@ -42,6 +43,7 @@ class Source(NamedTuple):
     valid_images: int = 0  # images of train that are the valid split, if it has no file of its own
     side: int = 0  # of its square images, in pixels
     rate: int = 0  # of its sound, samples a second
+    size: Mapping[str, int] = {}  # version of the text → bytes of all its files at that address, about
     ready: Mapping[str, str | int | float] = {}  # features in place of sound: the keys of [data] that describe them
 
 
@@ -67,13 +69,14 @@ SOURCES: dict[str, Source] = {
                        ("train", "val", "test_2016_flickr", "test_2017_flickr", "test_2017_mscoco"), "val",
                        "none stated; captions of Flickr30k, for research, non-commercial",
                        {"raw": "{split}.{lang}.gz", "tok": "tok/{split}.lc.norm.tok.{lang}.gz"},
-                       {"raw": _MULTI30K + "/raw/{split}.{lang}.gz", "tok": _MULTI30K + "/tok/{split}.lc.norm.tok.{lang}"}),
+                       {"raw": _MULTI30K + "/raw/{split}.{lang}.gz", "tok": _MULTI30K + "/tok/{split}.lc.norm.tok.{lang}"},
+                       size={"raw": 2_040_000, "tok": 6_930_000}),
     **{f"tatoeba-en-{language}": Source((f"en-{language}",), _THREE, "valid", "CC BY 2.0 FR (tatoeba.org, manythings.org/anki)",
                                         {"raw": "{split}.tsv.gz"}, {}, several=True) for language in ("it", "de", "fr", "hi")},
     "tinyshakespeare": Source((), _THREE, "valid", "public domain", {"raw": "input.txt.gz"}, {"raw": _SHAKESPEARE}, kind="text",
-                              prefix="", parts={"train": (0, 90), "valid": (90, 95), "test": (95, 100)}),
+                              prefix="", size={"raw": 1_115_394}, parts={"train": (0, 90), "valid": (90, 95), "test": (95, 100)}),
     "wikitext-2": Source((), _THREE, "valid", "CC BY-SA (Wikipedia; Merity et al. 2016)", {"raw": "{split}.txt.gz"},
-                         {"raw": _WIKITEXT}, kind="text", prefix="", unknown="<unk>"),
+                         {"raw": _WIKITEXT}, kind="text", prefix="", unknown="<unk>", size={"raw": 13_175_278}),
     "sst2": Source((), _THREE, "valid", "none stated; Socher et al. 2013, for research", {"raw": "{split}.tsv.gz"}, {},
                    kind="labels", prefix="sst2 sentence: ", labels=("negative", "positive")),
     "agnews-small": Source((), _THREE, "valid", "for research, non-commercial (AG's corpus of news)", {"raw": "{split}.tsv.gz"},
@@ -125,7 +128,8 @@ def locate(name: str, split: str, pair: str, text: str = "raw") -> list[Path]:
     split = "train" if split == "valid" and source.valid_images else split
     pattern, url = source.files[text], source.url.get(text, "")
     languages = pair.split("-") if "{lang}" in pattern else [""]
-    return [_find(name, *(part.format(split=split, lang=language) for part in (pattern, url))) for language in languages]
+    parts = [[part.format(split=split, lang=language) for part in (pattern, url)] for language in languages]
+    return [_find(name, *part, source.size.get(text, 0)) for part in parts]
 
 
 def is_local(name: str, split: str, pair: str, text: str = "raw") -> bool:
@@ -136,18 +140,24 @@ def is_local(name: str, split: str, pair: str, text: str = "raw") -> bool:
     return all(_find_local(name, file) or (_is_official(name, file) and are_local(name)) for file in files)
 
 
+def is_present(name: str) -> bool:
+    """Whether all files that training on a set reads are on this machine; of language pairs, those of the first."""
+    source = SOURCES[name]
+    split = "train" if "train" in source.splits else source.splits[0]
+    return all(is_local(name, split, "", text) for text in _needed(source))
+
+
 def describe_download(name: str) -> str:
     """What reading a named set would download, with its licence; "" if nothing."""
     source = SOURCES.get(name)
     if not source:
         return ""
-    split = "train" if "train" in source.splits else source.splits[0]
-    if all(is_local(name, split, "", text) for text in _needed(source)):
+    if is_present(name):
         return ""
     if os.environ.get("REGARD_MIRROR"):
         where = f"from {os.environ['REGARD_MIRROR']}"
     elif source.url:
-        where = f"a few MB from {next(iter(source.url.values())).split('/')[2]}"
+        where = f"about {format_size(source.size['raw'])} from {next(iter(source.url.values())).split('/')[2]}"
     elif name in OFFICIAL:
         where = OFFICIAL[name].summary
     else:
@@ -157,7 +167,7 @@ def describe_download(name: str) -> str:
 
 def download_size(name: str) -> int | None:
     """The bytes that a set has to download, about; None if that is not known."""
-    return None if SOURCES[name].url or name not in OFFICIAL else OFFICIAL[name].size
+    return SOURCES[name].size.get("raw") or (OFFICIAL[name].size if name in OFFICIAL else None)
 
 
 def _needed(source: Source) -> tuple[str, ...]:
@@ -178,7 +188,7 @@ def _one_of(name: str, what: str, value: str, known: tuple[str, ...]) -> str:
     return value
 
 
-def _find(name: str, file: str, url: str) -> Path:
+def _find(name: str, file: str, url: str, size: int) -> Path:
     if local := _find_local(name, file):
         return local
     mirror = os.environ.get("REGARD_MIRROR", "")
@@ -189,7 +199,8 @@ def _find(name: str, file: str, url: str) -> Path:
     if not url:
         raise ValueError(f"{name}/{file} is not on this machine and has no public address; put it in {target.parent}, or set "
                          f"REGARD_DATA to a folder that holds {name}/, or REGARD_MIRROR to a server that does")  # fmt: skip
-    note(f"{name}: downloading {url}; licence: {SOURCES[name].licence}")
+    about = f"; all its files have about {format_size(size)}" if size else ""
+    note(f"{name}: downloading {url}{about}; licence: {SOURCES[name].licence}")
     _download(url, target, SHA256[f"{name}/{file}"])
     return target
 

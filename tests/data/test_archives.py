@@ -101,6 +101,15 @@ def test_another_kind_of_file_is_refused_in_one_line(tmp_path, content):
         assert "\n" not in str(error.value)
 
 
+def test_a_file_that_cannot_be_opened_is_not_called_damaged(tmp_path):
+    for read in (tar_files, zip_files):
+        with pytest.raises(ValueError, match=r"^cannot read .*a\.zip \(No such file or directory\); check the path") as error:
+            list(read(tmp_path / "a.zip", every, MB))
+        assert "delete it" not in str(error.value)
+        with pytest.raises(ValueError, match=r"^cannot read .* \(Is a directory\); check the path and its permissions"):
+            list(read(tmp_path, every, MB))
+
+
 def test_a_truncated_archive_is_refused(tmp_path):
     file = tar(tmp_path, ("a", bytes(range(256)) * 4000, tarfile.REGTYPE))
     file.write_bytes(file.read_bytes()[:-200])

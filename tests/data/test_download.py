@@ -21,9 +21,10 @@ class Server(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.asked.append(self.path)
-        if self.path == "/away":
+        if self.path.endswith(("/away", "/here")):
             self.send_response(302)
-            self.send_header("Location", "http://example.org/file")
+            here = f"http://127.0.0.1:{self.server.server_address[1]}/file"
+            self.send_header("Location", here if self.path.endswith("/here") else "http://example.org/file")
             self.end_headers()
             return
         if self.path == "/missing":
@@ -114,6 +115,15 @@ def test_a_redirect_away_from_https_is_refused_before_it_is_asked(server, monkey
     with pytest.raises(OSError, match=r"redirected to http://example\.org/file, which is not an https address"):
         read_url(f"{server}/away")
     assert Server.asked[-1] == "/away"
+
+
+def test_only_a_server_of_this_machine_may_redirect_to_this_machine(server, monkeypatch):
+    assert read_url(f"{server}/here") == CONTENT
+    monkeypatch.setenv("http_proxy", server)  # answers for example.org
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with pytest.raises(OSError, match=r"redirected to http://127\.0\.0\.1:\d+/file, which is not an https address"):
+        read_url("http://example.org/here")
+    assert Server.asked[-1] == "http://example.org/here"
 
 
 def test_a_terminal_shows_a_bar_with_throughput_and_time_left(server, tmp_path, monkeypatch, capsys):

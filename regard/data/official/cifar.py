@@ -33,7 +33,7 @@ def read(name: str, files: Mapping[str, Path], folder: Path) -> dict[str, int]:
             raise ValueError(f"{file} has no {', '.join(missing)}; get the binary version, cifar-10-binary.tar.gz")
         for batch in batches:
             if not found[batch] or len(found[batch]) % RECORD:
-                raise ValueError(f"{batch} of {file} has {len(found[batch]):,} bytes, no multiple of {RECORD:,}; get it again")
+                raise ValueError(f"{batch} of {file} has {len(found[batch]):,} bytes, which is not a multiple of {RECORD:,}; get it again")
         records = np.frombuffer(b"".join(found.pop(batch) for batch in batches), np.uint8).reshape(-1, RECORD)
         labels = records[:, 0]
         if labels.max() >= len(CLASSES):
@@ -46,9 +46,9 @@ def read(name: str, files: Mapping[str, Path], folder: Path) -> dict[str, int]:
 
 
 def _order(split: str, labels: Sequence[int]) -> list[int]:
-    seen, hashed = [0] * len(CLASSES), []
+    counts, hashed = [0] * len(CLASSES), []
     for row, label in enumerate(labels):
-        path = f"{split}/{CLASSES[label]}/{seen[label]:04d}.jpg"
+        path = f"{split}/{CLASSES[label]}/{counts[label]:04d}.jpg"
         hashed.append((hashlib.md5(path.encode(), usedforsecurity=False).digest(), row))
-        seen[label] += 1
+        counts[label] += 1
     return [row for _, row in sorted(hashed)]

@@ -24,7 +24,7 @@ def read(name: str, files: Mapping[str, Path], folder: Path) -> dict[str, int]:
     (file,) = files.values()
     clips = {}
     for at, content in tar_files(file, lambda at: bool(NAME.search(at)), GB):
-        digit, speaker, number = NAME.search(at).groups()  # type: ignore[union-attr]  # as it was wanted
+        digit, speaker, number = NAME.search(at).groups()  # type: ignore[union-attr]  # `tar_files` yields names that match
         clips[int(digit), speaker, int(number)] = read_wav(content, RATE, PurePosixPath(at).name, file)
     counts = {}
     for split, numbers in SPLITS.items():

@@ -51,11 +51,11 @@ def read(name: str, files: Mapping[str, Path], folder: Path) -> dict[str, int]:
 
 def _chosen(labels: list[int], per_class: int, template: str, before: int) -> list[int]:
     """The rows of a class-balanced part, in the order of the MD5 of their names."""
-    seen, hashed = [0] * 10, []
+    counts, hashed = [0] * 10, []
     for row, label in enumerate(labels):
-        name = template.format(label=label, number=before + row, in_class=seen[label])
+        name = template.format(label=label, number=before + row, in_class=counts[label])
         hashed.append((hashlib.md5(name.encode(), usedforsecurity=False).digest(), row))
-        seen[label] += 1
+        counts[label] += 1
     rows, taken = [], [0] * 10
     for _, row in sorted(hashed):
         if taken[labels[row]] < per_class:

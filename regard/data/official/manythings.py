@@ -60,10 +60,10 @@ def split_pairs(pairs: Iterable[Pair], each: int) -> dict[str, list[Pair]]:
     for hashed, english, other in sorted((_hash(english), english, other) for english, other in pairs):
         place = int(hashed, 16) % 1000
         splits["valid" if place < each else "test" if place < 2 * each else "train"].append((english, other))
-    seen = set[str]()  # the other side: it must not leak either
+    others = set[str]()  # the other side: it must not leak either
     for split in SPLITS:
-        splits[split] = [pair for pair in splits[split] if split == "train" or _reduce(pair[1]) not in seen]
-        seen |= {_reduce(other) for _, other in splits[split]}
+        splits[split] = [pair for pair in splits[split] if split == "train" or _reduce(pair[1]) not in others]
+        others |= {_reduce(other) for _, other in splits[split]}
     return splits
 
 

@@ -61,15 +61,16 @@ def _split_flowers(photos: Sequence[Photo]) -> dict[str, list[Photo]]:
     for label in range(len(CLASSES["flowers5"])):
         rows = sorted((photo for photo in photos if photo[1] == label), key=lambda photo: PurePosixPath(photo[0]).name.upper())
         shuffled = np.random.RandomState(SEED).permutation(len(rows)).tolist()
-        test = set(shuffled[: math.ceil(TEST * len(rows))])
+        chosen = set(shuffled[: math.ceil(TEST * len(rows))])
         for number, row in enumerate(rows):
-            part = "val" if number in test else "train"
+            part = "val" if number in chosen else "train"
             path = PurePosixPath(row[0])
             parts[part].append((f"dataset/{part}/{path.parent.name}/{path.name}", *row[1:]))
-    test_rows = _ordered(parts["val"], set())
-    train = _ordered(parts["train"], set())
+    digests = set[bytes]()  # shared, test first: a photo of test is not in train
+    test = _ordered(parts["val"], digests)
+    train = _ordered(parts["train"], digests)
     count = round(VALID * len(train))
-    return {"train": train[count:], "valid": train[:count], "test": test_rows}
+    return {"train": train[count:], "valid": train[:count], "test": test}
 
 
 def _split_folders(photos: Sequence[Photo], file: Path) -> dict[str, list[Photo]]:
@@ -78,15 +79,15 @@ def _split_folders(photos: Sequence[Photo], file: Path) -> dict[str, list[Photo]
              for split, folder in (("train", "train"), ("test", "val"))}  # fmt: skip
     if not all(parts.values()):
         raise ValueError(f"{file} has no photos in its folders train and val; get the official file")
-    seen = set[bytes]()
-    return {split: _ordered(rows, seen) for split, rows in parts.items()}
+    digests = set[bytes]()
+    return {split: _ordered(rows, digests) for split, rows in parts.items()}
 
 
-def _ordered(rows: Sequence[Photo], seen: set[bytes]) -> list[Photo]:
-    """Photos in the order of the MD5 of their paths, without those whose bytes were `seen`."""
+def _ordered(rows: Sequence[Photo], digests: set[bytes]) -> list[Photo]:
+    """Photos in the order of the MD5 of their paths, without copies of photos whose sha256 is in `digests`, which it extends."""
     kept = []
     for row in sorted(rows, key=lambda row: hashlib.md5(row[0].encode(), usedforsecurity=False).digest()):
-        if row[2] not in seen:
-            seen.add(row[2])
+        if row[2] not in digests:
+            digests.add(row[2])
             kept.append(row)
     return kept

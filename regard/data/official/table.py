@@ -56,9 +56,12 @@ _AGNEWS = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data
 _WORDSIM = "https://raw.githubusercontent.com/mfaruqui/eval-word-vectors/94b3dd9fdbac7ed08dbee7179cd5ee464acf0594/data/word-sim/"
 _FLOWERS = "https://storage.googleapis.com/download.tensorflow.org/example_images/"
 _FLICKR8K = "https://github.com/jbrownlee/Datasets/releases/download/Flickr8k/"
-_RATINGS = {"wordsim353.tsv": ("EN-WS-353-ALL.txt", 7_000), "wordsim353-similarity.tsv": ("EN-WS-353-SIM.txt", 4_000),
-            "wordsim353-relatedness.tsv": ("EN-WS-353-REL.txt", 5_100), "simlex999.tsv": ("EN-SIMLEX-999.txt", 18_000),
-            "men3000.tsv": ("EN-MEN-TR-3k.txt", 53_600), "rg65.tsv": ("EN-RG-65.txt", 1_200)}  # fmt: skip
+_SST2_FILES = (("train", 739_269, "sha256:c03c87950a0899af1be7eba8801180619879b2340b5800eb4dbe9a3ce353e004"),
+               ("dev", 94_452, "sha256:c9ddb67ce3068540c5bb6562e1f34788302dd06d570e6ca0d5e61f7d5ef2bfad"), ("test", 193_646, ""))
+_RATINGS = {"wordsim353.tsv": ("EN-WS-353-ALL.txt", 7_000, ""), "wordsim353-similarity.tsv": ("EN-WS-353-SIM.txt", 4_000, ""),
+            "wordsim353-relatedness.tsv": ("EN-WS-353-REL.txt", 5_100, ""), "simlex999.tsv": ("EN-SIMLEX-999.txt", 18_000, ""),
+            "men3000.tsv": ("EN-MEN-TR-3k.txt", 53_593, "sha256:888b13580faa362c7b11da0a670258cf1b1eb4bf0ecbcd418918729a3bd3f43a"),
+            "rg65.tsv": ("EN-RG-65.txt", 1_200, "")}  # fmt: skip
 
 
 def _manythings(code: str, size: int) -> Official:
@@ -90,23 +93,26 @@ OFFICIAL: dict[str, Official] = {
                       "md5:c32a1d4ab5d03f1284b67883e8d87530"),),
         "the official ones; 5,000 of train are valid.  Pixels are lossless; the prepared set has JPEG files", same=False),
     "sst2": Official(
-        "sst2", _TSV, tuple(OfficialFile(f"{split}.tsv", (f"{_SST2}{split}.tsv",), size)
-                            for split, size in (("train", 739_269), ("dev", 94_452), ("test", 193_646))),
+        "sst2", _TSV, tuple(OfficialFile(f"{split}.tsv", (f"{_SST2}{split}.tsv",), size, digest)
+                            for split, size, digest in _SST2_FILES),
         "the official ones, whole sentences", same=True),
     "agnews-small": Official(
         "agnews", _TSV, (OfficialFile("test.csv", (f"{_AGNEWS}test.csv",), 1_857_427, limit=8 * MB),),
         "the 7,600 official test rows in the order of their MD5: 800 valid, 800 test, the others train", same=False),
     "wordsim": Official(
-        "ratings", tuple(_RATINGS), tuple(OfficialFile(name, (_WORDSIM + name,), size) for name, size in _RATINGS.values()),
+        "ratings", tuple(_RATINGS), tuple(OfficialFile(name, (_WORDSIM + name,), size, digest)
+                                          for name, size, digest in _RATINGS.values()),
         "for testing only", same=True),
     "flowers5": Official(
         "photos", ("train.npz", "valid.npz", "test.npz"),
-        (OfficialFile("flower_photos.tgz", (f"{_FLOWERS}flower_photos.tgz",), 228_813_984),),
+        (OfficialFile("flower_photos.tgz", (f"{_FLOWERS}flower_photos.tgz",), 228_813_984,
+                      "sha256:4c54ace7911aaffe13a365c34f650e71dd5bf1be0a58b464e5a7183e3e595d9c"),),
         "a fifth of each class is test, by numpy's RandomState(42); of the others a tenth is valid, by the MD5 of the path",
         same=False),
     "ants-bees": Official(
         "photos", _TABLES,
-        (OfficialFile("hymenoptera_data.zip", ("https://download.pytorch.org/tutorial/hymenoptera_data.zip",), 47_286_322),),
+        (OfficialFile("hymenoptera_data.zip", ("https://download.pytorch.org/tutorial/hymenoptera_data.zip",), 47_286_322,
+                      "sha256:fbc41b31d544714d18dd1230b1e2b455e1557766e13e67f9f5a7a23af7c02209"),),
         "the official train and val, without copies; 43 of train are valid", same=False),
     "flickr8k": Official(
         "flickr8k", tuple(f"{split}_{what}" for split in _THREE for what in ("images.zip", "captions.tsv.gz")),
@@ -125,10 +131,11 @@ OFFICIAL: dict[str, Official] = {
         (OfficialFile("an4_sphere.tar.gz", ("https://dldata-public.s3.us-east-2.amazonaws.com/an4_sphere.tar.gz",
                                             "https://huggingface.co/datasets/espnet/an4/resolve/main/an4_sphere.tar.gz"),
                       64_327_561, "sha256:a0525579493735d32b60fb6fa5975dd0eaacde087b0a4eeb7f13b7ef33077b12"),),
-        "the official ones; six speakers of train are valid", same=True),
+        "the official ones; six speakers of train are valid.  Cepstra are computed from the recordings; the prepared set "
+        "has those that CMU distributes, which differ slightly", same=False),
     "yesno": Official(
         "yesno", ("audio.npy.xz", "index.tsv.gz"),
         (OfficialFile("waves_yesno.tar.gz", ("https://www.openslr.org/resources/1/waves_yesno.tar.gz",), 4_703_754,
-                      "sha256:30301975fd8c5cac4040c261c0852f57cfa8adbbad2ce78e77e4986957445f27"),),
+                      "sha256:c3f49e0cca421f96b75b41640749167b52118f232498667ca7a5f9416aef8e73"),),
         "files sorted by name: of every six the third is valid, the sixth test", same=True),
 }  # fmt: skip

@@ -23,7 +23,7 @@ def read(name: str, files: Mapping[str, Path], folder: Path) -> dict[str, int]:
     (file,) = files.values()
     found = {}
     for at, content in tar_files(file, lambda at: bool(NAME.search(at)), GB):
-        found[NAME.search(at)[1]] = read_wav(content, RATE, PurePosixPath(at).name, file)  # type: ignore[index]  # as it was wanted
+        found[NAME.search(at)[1]] = read_wav(content, RATE, PurePosixPath(at).name, file)  # type: ignore[index]  # `tar_files` yields names that match
     if len(found) < len(SPLITS):
         raise ValueError(f"{file} has {len(found)} sound files such as 0_1_0_1_0_1_0_1.wav; get the official file, of 60")
     names = sorted(found)

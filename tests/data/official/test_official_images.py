@@ -13,6 +13,8 @@ from regard.data.official.table import OFFICIAL
 from regard.data.sources import is_local, locate
 
 NAMES = {"train": "train", "test": "t10k"}
+# Checksums that were published for one of our files, and are those of other files.
+OTHERS = {"30301975fd8c5cac4040c261c0852f57cfa8adbbad2ce78e77e4986957445f27"}  # TEDLIUM_release1.tar.gz, for yesno
 CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -114,7 +116,7 @@ def test_cifar_batches_become_colour_images_with_their_classes(publish, pack_tar
 
 @pytest.mark.parametrize(("change", "message"), [
     (lambda files: {k: v for k, v in files.items() if "batch_3" not in k}, "has no data_batch_3.bin; get the binary version"),
-    (lambda files: {**files, "a/test_batch.bin": files["a/test_batch.bin"][:-1]}, "no multiple of 3,073"),
+    (lambda files: {**files, "a/test_batch.bin": files["a/test_batch.bin"][:-1]}, "not a multiple of 3,073"),
     (lambda files: {**files, "a/test_batch.bin": b"\x0a" + files["a/test_batch.bin"][1:]}, "the class 10 in test"),
 ])  # fmt: skip
 def test_damaged_cifar_batches_are_refused_by_name(publish, pack_tar, change, message):
@@ -166,6 +168,18 @@ def test_ants_and_bees_keep_the_official_folders_without_copies(publish, pack_zi
     assert [a + b for a, b in zip(sizes["train"], sizes["valid"], strict=True)] == [30, 31]
     assert sum(sizes["valid"]) == 43
     assert sizes["test"] == [4, 5]
+
+
+def test_a_flower_in_train_and_test_stays_in_test(publish, pack_tar):
+    classes = ("daisy", "dandelion", "roses", "sunflowers", "tulips")
+    files = {f"flower_photos/{label}/{at:02}_x.jpg": photo(1000 * number + at)
+             for number, label in enumerate(classes) for at in range(12)}  # fmt: skip
+    rows = np.random.RandomState(42).permutation(12)  # the first three are test
+    files[f"flower_photos/roses/{rows[5]:02}_x.jpg"] = files[f"flower_photos/roses/{rows[0]:02}_x.jpg"]
+    publish("flowers5", {"flower_photos.tgz": pack_tar(files)})
+    sets = {split: named_source("flowers5", split, 3) for split in ("train", "valid", "test")}
+    assert np.bincount(sets["test"].labels).tolist() == [3] * 5
+    assert len(sets["train"].labels) + len(sets["valid"].labels) == 5 * 9 - 1
 
 
 def test_a_photo_that_cannot_be_read_is_named(publish, pack_zip):
@@ -230,3 +244,9 @@ def test_every_official_checksum_has_a_known_form():
             assert (kind, len(digest)) in (("md5", 32), ("sha256", 64), ("", 0))
             assert all(url.startswith("https://") for url in file.urls)
             assert file.size > 0
+
+
+def test_no_two_official_files_have_the_same_checksum():
+    digests = [file.digest for official in OFFICIAL.values() for file in official.files if file.digest]
+    assert len(set(digests)) == len(digests)
+    assert not {digest.partition(":")[2] for digest in digests} & OTHERS

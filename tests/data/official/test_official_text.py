@@ -11,7 +11,7 @@ import pytest
 
 from regard.data.official.agnews import repair_html
 from regard.data.official.manythings import split_pairs
-from regard.data.sources import describe_download, is_local, locate
+from regard.data.sources import SOURCES, describe_download, download_size, is_local, locate
 from regard.data.text.config import TextData
 from regard.data.text.readers import read_ratings
 from regard.data.text.splits import find_split
@@ -119,7 +119,8 @@ def test_what_would_be_downloaded_is_said_with_size_server_and_licence(publish, 
         "cifar10: downloaded when first used, about 170 MB from www.cs.toronto.edu; "
         "licence: none stated; Krizhevsky 2009, for research"
     )
-    assert "raw.githubusercontent.com" in describe_download("multi30k")
+    assert "about 2.0 MB from raw.githubusercontent.com; licence: none stated" in describe_download("multi30k")
+    assert all(download_size(name) for name in SOURCES)
     assert describe_download("reverse") == ""
     publish("tatoeba-en-it", {"ita-eng.zip": pack_zip({"ita.txt": "\n".join(italian(300)).encode()})})
     locate("tatoeba-en-it", "train", "")
