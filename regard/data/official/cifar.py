@@ -33,7 +33,8 @@ def read(name: str, files: Mapping[str, Path], folder: Path) -> dict[str, int]:
             raise ValueError(f"{file} has no {', '.join(missing)}; get the binary version, cifar-10-binary.tar.gz")
         for batch in batches:
             if not found[batch] or len(found[batch]) % RECORD:
-                raise ValueError(f"{batch} of {file} has {len(found[batch]):,} bytes, which is not a multiple of {RECORD:,}; get it again")
+                raise ValueError(f"{batch} of {file} has {len(found[batch]):,} bytes, which is not a multiple of {RECORD:,}; "
+                                 f"get it again")  # fmt: skip
         records = np.frombuffer(b"".join(found.pop(batch) for batch in batches), np.uint8).reshape(-1, RECORD)
         labels = records[:, 0]
         if labels.max() >= len(CLASSES):

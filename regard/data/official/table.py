@@ -56,11 +56,15 @@ _AGNEWS = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data
 _WORDSIM = "https://raw.githubusercontent.com/mfaruqui/eval-word-vectors/94b3dd9fdbac7ed08dbee7179cd5ee464acf0594/data/word-sim/"
 _FLOWERS = "https://storage.googleapis.com/download.tensorflow.org/example_images/"
 _FLICKR8K = "https://github.com/jbrownlee/Datasets/releases/download/Flickr8k/"
-_SST2_FILES = (("train", 739_269, "sha256:c03c87950a0899af1be7eba8801180619879b2340b5800eb4dbe9a3ce353e004"),
-               ("dev", 94_452, "sha256:c9ddb67ce3068540c5bb6562e1f34788302dd06d570e6ca0d5e61f7d5ef2bfad"), ("test", 193_646, ""))
+_SST2_FILES = (
+    ("train", 739_269, "sha256:c03c87950a0899af1be7eba8801180619879b2340b5800eb4dbe9a3ce353e004"),
+    ("dev", 94_452, "sha256:c9ddb67ce3068540c5bb6562e1f34788302dd06d570e6ca0d5e61f7d5ef2bfad"),
+    ("test", 193_646, ""),
+)
 _RATINGS = {"wordsim353.tsv": ("EN-WS-353-ALL.txt", 7_000, ""), "wordsim353-similarity.tsv": ("EN-WS-353-SIM.txt", 4_000, ""),
             "wordsim353-relatedness.tsv": ("EN-WS-353-REL.txt", 5_100, ""), "simlex999.tsv": ("EN-SIMLEX-999.txt", 18_000, ""),
-            "men3000.tsv": ("EN-MEN-TR-3k.txt", 53_593, "sha256:888b13580faa362c7b11da0a670258cf1b1eb4bf0ecbcd418918729a3bd3f43a"),
+            "men3000.tsv": ("EN-MEN-TR-3k.txt", 53_593,
+                            "sha256:888b13580faa362c7b11da0a670258cf1b1eb4bf0ecbcd418918729a3bd3f43a"),
             "rg65.tsv": ("EN-RG-65.txt", 1_200, "")}  # fmt: skip
 
 
