@@ -5,11 +5,21 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
+
+import pytest
 
 from regard.cli import selftest
 
 module = sys.modules["regard.cli.doctor"]  # the name in the package is that of the verb
 CPU = {"version": "2.9.0", "cuda": None, "device": "cpu", "gpus": [], "threads": 2, "instructions": "AVX2"}
+
+
+class Echo:
+    """A translator that answers with the source."""
+
+    def translate(self, texts):
+        return [SimpleNamespace(text=text) for text in texts]
 
 
 class Answer:
@@ -46,18 +56,23 @@ def test_a_healthy_machine_passes_with_a_self_test_and_exits_0(regard, tmp_path,
         "runs",
         "data sets",
         "int8",
+        "bfloat16",
+        "float16",
         "attention",
         "training",
     } <= checks.keys()
     assert importlib.metadata.version("torch") in checks["packages"]["found"]
     assert checks["training"]["status"] == checks["attention"]["status"] == "ok"
+    assert checks["translation"]["found"].startswith("en-it: I love you very much → Ti amo molto., in ")
+    assert checks["translation"]["status"] == "ok"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_cuda_wheels_on_a_machine_without_a_gpu_give_the_line_that_installs_cpu_only_torch(monkeypatch):
     check = torch_checks(monkeypatch, cuda="13.0")["gpu"]
     assert check.status == "note"
-    assert "pip install torch --index-url https://download.pytorch.org/whl/cpu" in check.advice
+    assert "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cpu;" in check.advice
+    assert "nvidia-* packages and triton may be uninstalled" in check.advice
 
 
 def test_other_mismatches_of_torch_and_gpu_are_said_too(monkeypatch):
@@ -100,7 +115,8 @@ def test_a_missing_or_old_package_fails_with_the_line_that_installs_it(monkeypat
     assert (missing.status, missing.found) == ("failed", "nosuchpackage is missing")
     assert old.status == "failed"
     assert "older than 99" in old.found
-    assert "pip install" in missing.advice
+    assert missing.advice == "pip install --upgrade 'nosuchpackage>=1'"
+    assert old.advice == "pip install --upgrade 'numpy>=99'"
 
 
 def test_a_missing_extra_is_a_note_with_its_pip_line(monkeypatch):
@@ -123,26 +139,65 @@ def test_a_data_folder_that_is_missing_and_a_cache_that_cannot_be_written_fail(m
     assert next(module._disk()).status == "failed"
 
 
-def test_data_sets_are_found_by_their_folders(monkeypatch, tmp_path):
+def test_data_sets_are_found_by_their_files(monkeypatch, tmp_path):
     (tmp_path / "multi30k").mkdir()
-    monkeypatch.setenv("REGARD_DATA", str(tmp_path))
+    (tmp_path / "cifar10").mkdir()
+    for name in ("multi30k/train.en.gz", "multi30k/train.de.gz", "cifar10/cifar-10-binary.tar.gz"):
+        assert f"{name.partition('/')[0]} (" in next(module._data_sets()).found
+        (tmp_path / name).write_bytes(b"")
+        monkeypatch.setenv("REGARD_DATA", str(tmp_path))
     (check,) = module._data_sets()
-    assert check.found.startswith("multi30k; ")
+    assert check.found.startswith("cifar10, multi30k; downloaded when first used: tatoeba-en-it (8.0 MB), ")
 
 
 def test_a_wrong_attention_or_a_model_that_does_not_learn_fails():
-    said = {"source": "a", "answer": "b", "milliseconds": 9}
-    good = {"attention": {"difference": 1e-7}, "train": {"loss": 1.0, "first_loss": 4.0, "seconds": 3.0, "answer": "a b"},
-            "translate": {"ab": said}}  # fmt: skip
+    trial = {"loss": 1.0, "first_loss": 4.0, "seconds": 3.0, "right": 70, "of": 80}
+    done = {"source": "a", "answer": "b", "right": True, "milliseconds": 9}
+    good = {"attention": {"difference": 1e-7}, "train": trial, "translate": {"ab": done}}
     assert [check.status for check in module._self_test(Answer(good))] == ["ok", "ok", "ok"]
-    bad = {"attention": {"difference": 0.1}, "train": {"loss": 4.0, "first_loss": 4.0, "seconds": 3.0, "answer": ""},
-           "translate": {"ab": {**said, "answer": ""}}}  # fmt: skip
+    bad = {"attention": {"difference": 0.1}, "train": {**trial, "right": 39}, "translate": {"ab": {**done, "right": False}}}
     assert [check.status for check in module._self_test(Answer(bad))] == ["failed", "failed", "failed"]
+    worse = {**good, "train": {**trial, "loss": 4.0}}
+    assert [check.status for check in module._self_test(Answer(worse))] == ["ok", "failed", "ok"]
 
 
-def test_a_machine_without_int8_is_a_note():
-    (check,) = module._int8(Answer(ChildProcessError("it ended with -4")))
-    assert (check.status, check.advice) == ("note", "use float32, the default")
+def test_a_shipped_translator_that_answers_with_the_source_or_otherwise_than_expected_is_wrong(small_run, monkeypatch):
+    found = {name: small_run for name in ("en-it", "other")}
+    monkeypatch.setattr("regard.shipped.shipped_models", lambda: found)
+    answers = selftest.translate()  # of a model that has learned next to nothing
+    assert answers["en-it"]["answer"] != "Ti amo molto."
+    assert not answers["en-it"]["right"]
+    assert answers["other"]["right"] == (answers["other"]["answer"] != "")
+    monkeypatch.setattr(selftest, "SENTENCE", answers["other"]["answer"])
+    monkeypatch.setattr("regard.tasks.load.load", lambda *_: Echo())
+    assert not selftest.translate()["other"]["right"]
+
+
+def test_the_self_test_takes_about_five_seconds():
+    """Of one core, which unlike the time on the clock does not depend on what else the machine does."""
+    before = os.times()
+    subprocess.run(
+        [sys.executable, "-m", "regard.cli.selftest", "attention", "train", "translate"], check=True, capture_output=True
+    )
+    after = os.times()
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 15
+
+
+def test_a_machine_without_a_reduced_precision_is_a_note():
+    failed = Answer(ChildProcessError("its process was ended: Illegal instruction"))
+    for check in (*module._int8(failed), *module._reduced("bfloat16", failed)):
+        assert (check.status, check.advice) == ("note", "use float32, the default")
+        assert "(its process was ended: Illegal instruction)" in check.found
+    (wrong,) = module._reduced("bfloat16", Answer({"bfloat16": {"error": 3.0}}))
+    assert (wrong.status, wrong.found) == ("note", "products in bfloat16 are wrong by 3 on this machine")
+
+
+def test_a_child_that_an_illegal_instruction_kills_is_one_line(monkeypatch):
+    with module._Child("unused") as child:
+        pass
+    child.command, child.start = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGILL)"], True
+    with child, pytest.raises(ChildProcessError, match=r"^its process was ended: Illegal instruction$"):
+        child.result()
 
 
 def test_fused_and_explicit_attention_agree_in_this_process():

@@ -49,14 +49,14 @@ def test_a_name_stands_for_the_shipped_model_unless_a_folder_has_it(models, smal
     assert find_run("ab") == models / "ab"
     assert find_run("runs/ab") == Path("runs/ab")
     assert find_run("nothing") == Path("nothing")
-    Path("ab").write_text("a file is no folder")
+    Path("ab").write_text("a file is not a folder")
     assert find_run("ab") == models / "ab"
     Path("ab").unlink()
     shutil.copytree(small_run, "ab")
     assert find_run("ab") == Path("ab")
 
 
-def test_hidden_folders_and_files_are_no_models(models):
+def test_hidden_folders_and_files_are_not_models(models):
     (models / ".ab.1.part").mkdir()
     (models / "README.md").write_text("")
     assert [*shipped.shipped_models()] == ["ab", "words"]
@@ -126,6 +126,14 @@ def test_each_verb_uses_the_model_of_its_task(models):
         default_run("transcribe")
     with pytest.raises(ValueError, match="no shipped model classifies texts"):
         default_run("classify", "a text")
+
+
+def test_of_several_models_of_a_task_the_preferred_one_is_used(models):
+    shutil.copytree(models / "ab", models / "en-it")
+    assert default_run("translate") == default_run("show", "a text") == "en-it"
+    shutil.rmtree(models / "en-it")
+    shutil.copytree(models / "ab", models / "zz")
+    assert default_run("translate") == "ab"
 
 
 def test_files_and_folders_of_images_are_inputs_and_not_runs(models):

@@ -19,6 +19,7 @@ ALSO: dict[str, dict[str, tuple[str, ...]]] = {
 DOES = {"ask": "answers texts with task prefixes", "caption": "writes captions", "classify": "classifies", "embed": "embeds",
         "fill": "predicts masked words", "generate": "generates", "neighbors": "has word vectors", "show": "reads that",
         "trace": "reads that", "transcribe": "transcribes", "translate": "translates"}  # fmt: skip
+PREFERRED = ("en-it",)  # of several shipped models of a task; the others follow by name
 FILES = ("caption", "classify", "show", "trace", "transcribe")  # verbs that are given files
 PATH = re.compile(r"(~|\.{1,2}|[^\W\d][\w.@+-]*)?([/\\][\w.@+-]+)+[/\\]?|\.{1,2}")
 
@@ -39,13 +40,18 @@ def default_run(verb: str, first: str | None = None) -> str:
     """The shipped model that a verb uses if no run is given; `first` is its first input."""
     kind = _kind(first) if first is not None and verb in FILES else "text" if verb in ALSO else None
     for verb_of_task in ALSO[verb].get(kind or "", ()) if verb in ALSO else (verb,):
-        for name, folder in shipped_models().items():
+        for name, folder in _by_preference():
             if has_task(folder, verb_of_task, kind):
                 return name
     have = f"`regard models` lists {', '.join(shipped_models())}" if shipped_models() else "none ships with this installation"
     what = f"{kind}s" if kind in ("text", "image") and verb == "classify" else ""
     does = " ".join(filter(None, (DOES.get(verb, f"has the verb {verb}"), what)))
     raise ValueError(f"no run was given, and no shipped model {does}; give a run folder: regard {verb} RUN … ({have})")
+
+
+def _by_preference() -> list[tuple[str, Path]]:
+    """The shipped models, the preferred ones first."""
+    return sorted(shipped_models().items(), key=lambda item: (item[0] not in PREFERRED, item[0]))
 
 
 def has_task(folder: Path, verb: str, kind: str | None = None) -> bool:

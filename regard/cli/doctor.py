@@ -10,10 +10,14 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -29,14 +33,14 @@ from regard.version import VERSION
 
 __all__ = ["Check", "doctor"]
 
-CPU_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+CPU_TORCH = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cpu"
 PYTHON = (3, 11)
 EXTRAS = {"hub": ("huggingface_hub",), "tables": ("openpyxl", "pyarrow"), "documents": ("docx",),
           "serve": ("fastapi", "uvicorn", "prometheus_client")}  # modules by extra  # fmt: skip
 SHORT = 2_000_000_000  # bytes of free disk below which trainings may fail
 TIMEOUT = 180  # seconds for a child process
 
-Fast = Annotated[bool, typer.Option("--fast", help="Skip the self-test and the probe of int8.")]
+Fast = Annotated[bool, typer.Option("--fast", help="Skip the self-test and the probes of reduced precision.")]
 
 
 class Check(NamedTuple):
@@ -72,7 +76,12 @@ def doctor(fast: Fast = False, json_: Json = False) -> None:
 
 def _checks(fast: bool) -> Iterator[Check]:
     """All checks in turn; children that take seconds run beside the others."""
-    with _Child("regard.cli.selftest", "device") as device, _Child("regard.decode.precision", start=not fast) as int8:
+    from regard.cli.selftest import DTYPES
+
+    with ExitStack() as children:
+        device = children.enter_context(_Child("regard.cli.selftest", "device"))
+        int8 = children.enter_context(_Child("regard.decode.precision", start=not fast))
+        probes = {dtype: children.enter_context(_Child("regard.cli.selftest", dtype, start=not fast)) for dtype in DTYPES}
         quick = {"python": _python, "packages": _packages, "extras": _extras, "memory": _memory, "disk": _disk,
                  "data sets": _data_sets, "models": _models}  # fmt: skip
         for name, check in quick.items():
@@ -80,6 +89,8 @@ def _checks(fast: bool) -> Iterator[Check]:
         yield from _isolated("torch", lambda: _torch(device))
         if not fast:
             yield from _isolated("int8", lambda: _int8(int8))
+            for dtype, probe in probes.items():
+                yield from _isolated(dtype, partial(_reduced, dtype, probe))
             with _Child("regard.cli.selftest", "attention", "train", "translate") as trial:
                 yield from _isolated("self-test", lambda: _self_test(trial))
 
@@ -110,14 +121,14 @@ def _packages() -> Iterator[Check]:
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            bad.append(f"{name} is missing")
+            bad.append((need, f"{name} is missing"))
             continue
         versions.append(f"{name} {version}")
         if least and _numbers(version) < _numbers(least):
-            bad.append(f"{name} {version} is older than {least}")
+            bad.append((need, f"{name} {version} is older than {least}"))
     yield Check("packages", "ok", ", ".join(versions))
-    for text in bad:
-        yield Check("packages", "failed", text, "pip install --upgrade regard")
+    for need, text in bad:
+        yield Check("packages", "failed", text, f"pip install --upgrade {shlex.quote(need.partition(';')[0].strip())}")
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -144,8 +155,9 @@ def _torch(child: "_Child") -> Iterator[Check]:
     elif cuda and not gpus:
         packages = {dist.metadata["Name"] for dist in importlib.metadata.distributions()}
         wheels = sum(str(name).lower().startswith(("nvidia-", "triton")) for name in packages)
-        found = f"torch is built for CUDA {cuda} ({wheels} packages of some gigabytes), and this machine has no GPU"
-        yield Check("gpu", "note", found, f"install the smaller CPU-only torch: {CPU_TORCH}")
+        found = f"torch is built for CUDA {cuda} (with {wheels} packages of several gigabytes), and this machine has no GPU"
+        advice = f"install the smaller CPU-only torch: {CPU_TORCH}; then its nvidia-* packages and triton may be uninstalled"
+        yield Check("gpu", "note", found, advice)
     elif driver and not cuda and about["device"] == "cpu":
         yield Check("gpu", "note", "this machine has a GPU driver, torch is CPU-only", "pip install --force-reinstall torch")
     yield _threads(about["threads"])
@@ -187,13 +199,13 @@ def _disk() -> Iterator[Check]:
 
 
 def _disk_of(name: str, folder: Path) -> Check:
-    there, free = existing_parent(folder), free_disk(folder)
+    parent, free = existing_parent(folder), free_disk(folder)
     found = f"{folder}, {format_size(free)} free"
     if name == "cache" and folder.is_dir():
         found += f", {format_size(_folder_size(folder))} used; it can be deleted at any time"
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         where = "set XDG_CACHE_HOME to another folder" if name == "cache" else "choose another folder, or use --out"
-        return Check(name, "failed", f"{found}, {there} is not a folder one may write to", where)
+        return Check(name, "failed", f"{found}, {parent} is not a folder that you may write to", where)
     advice = "free some space, or use another disk" if free < SHORT else ""
     return Check(name, "note" if advice else "ok", found, advice)
 
@@ -210,14 +222,12 @@ def _folder_size(folder: Path) -> int:
 
 
 def _data_sets() -> Iterator[Check]:
-    from regard.data.sources import SOURCES, download_size
+    from regard.data.sources import SOURCES, download_size, is_present
 
     own = os.environ.get("REGARD_DATA", "")
     if own and not Path(own).is_dir():
-        yield Check("data sets", "failed", f"REGARD_DATA={own} is no folder", "correct it, or unset it")
-    places = [Path(own)] if own else []
-    places.append(cache_folder() / "data")
-    found = sorted({name for place in places for name in SOURCES if (place / name).is_dir()})
+        yield Check("data sets", "failed", f"REGARD_DATA={own} is not a folder", "correct it, or unset it")
+    found = sorted(filter(is_present, SOURCES))
     sizes = {name: download_size(name) for name in SOURCES if name not in found}
     missing = [f"{name} ({format_size(size)})" if size else name for name, size in sizes.items()]
     others = f"; downloaded when first used: {', '.join(missing)}" if missing else ""
@@ -246,6 +256,21 @@ def _int8(child: "_Child") -> Iterator[Check]:
         yield Check("int8", "ok", "--precision int8 runs on this machine")
 
 
+def _reduced(dtype: str, child: "_Child") -> Iterator[Check]:
+    """Whether this machine multiplies in a reduced precision, of which regard itself makes no use."""
+    from regard.cli.selftest import MULTIPLY_ERROR
+
+    try:
+        error = json.loads(child.result())[dtype]["error"]
+    except ChildProcessError as failure:
+        yield Check(dtype, "note", f"products in {dtype} do not run on this machine ({failure})", "use float32, the default")
+        return
+    if error <= MULTIPLY_ERROR:
+        yield Check(dtype, "ok", f"products in {dtype} run on this machine; regard computes in float32")
+    else:
+        yield Check(dtype, "note", f"products in {dtype} are wrong by {error:.2g} on this machine", "use float32, the default")
+
+
 def _self_test(child: "_Child") -> Iterator[Check]:
     from regard.cli.selftest import ATTENTION_ERROR
 
@@ -254,14 +279,15 @@ def _self_test(child: "_Child") -> Iterator[Check]:
     good = difference <= ATTENTION_ERROR
     yield Check("attention", "ok" if good else "failed", f"fused and explicit differ by {difference:.1e} at most",
                 "" if good else "torch computes wrongly here; install another version of it")  # fmt: skip
-    learned = trial["loss"] < trial["first_loss"] and trial["answer"]
+    learned = trial["loss"] < trial["first_loss"] and trial["right"] >= trial["of"] / 2
     yield Check("training", "ok" if learned else "failed",
-                f"loss {trial['first_loss']:.2f} → {trial['loss']:.2f} in {trial['seconds']} s, and it translates",
+                f"loss {trial['first_loss']:.2f} → {trial['loss']:.2f} in {trial['seconds']} s; the model copies "
+                f"{trial['right']} of {trial['of']} sequences",
                 "" if learned else "a toy model does not learn; install another version of torch")  # fmt: skip
-    for name, said in found["translate"].items():
-        yield Check("translation", "ok" if said["answer"] else "failed",
-                    f"{name}: {said['source']} → {said['answer'] or 'no answer'}, in {said['milliseconds']} ms",
-                    "" if said["answer"] else "install regard again: a file of the model is damaged")  # fmt: skip
+    for name, done in found["translate"].items():
+        yield Check("translation", "ok" if done["right"] else "failed",
+                    f"{name}: {done['source']} → {done['answer'] or 'no answer'}, in {done['milliseconds']} ms",
+                    "" if done["right"] else "wrong: a file of the model is damaged; install regard again")  # fmt: skip
 
 
 class _Child:
@@ -294,5 +320,6 @@ class _Child:
             raise ChildProcessError(f"no answer in {TIMEOUT} seconds") from None
         if code := self.process.returncode:
             lines = err.strip().splitlines()
-            raise ChildProcessError(lines[-1] if lines else f"it ended with {code}: an instruction this machine lacks?")
+            how = f"its process was ended: {signal.strsignal(-code)}" if code < 0 else f"its process ended with {code}"
+            raise ChildProcessError(lines[-1] if lines else how)
         return out

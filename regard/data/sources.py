@@ -128,8 +128,9 @@ def locate(name: str, split: str, pair: str, text: str = "raw") -> list[Path]:
     split = "train" if split == "valid" and source.valid_images else split
     pattern, url = source.files[text], source.url.get(text, "")
     languages = pair.split("-") if "{lang}" in pattern else [""]
-    parts = [[part.format(split=split, lang=language) for part in (pattern, url)] for language in languages]
-    return [_find(name, *part, source.size.get(text, 0)) for part in parts]
+    size = source.size.get(text, 0)
+    return [_find(name, pattern.format(split=split, lang=language), url.format(split=split, lang=language), size)
+            for language in languages]  # fmt: skip
 
 
 def is_local(name: str, split: str, pair: str, text: str = "raw") -> bool:
