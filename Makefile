@@ -1,5 +1,7 @@
 # Everything on a fresh machine with Python 3.11+, git and make: `make demo`, `make test`.
 PYTHON ?= python3
+# pip's index of torch; without a GPU `make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu` saves gigabytes of CUDA.
+TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -64,7 +66,8 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) torch setuptools
+	$(PIP) torch $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX))
+	$(PIP) setuptools  # what torch needs comes with regard, from pip's usual index
 	$(PIP) --no-build-isolation --editable '.[serve]'
 	touch $@
 

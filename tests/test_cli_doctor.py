@@ -162,7 +162,7 @@ def test_a_wrong_attention_or_a_model_that_does_not_learn_fails():
 
 
 def test_a_shipped_translator_that_answers_with_the_source_or_otherwise_than_expected_is_wrong(small_run, monkeypatch):
-    found = {name: small_run for name in ("en-it", "other")}
+    found = dict.fromkeys(("en-it", "other"), small_run)
     monkeypatch.setattr("regard.shipped.shipped_models", lambda: found)
     answers = selftest.translate()  # of a model that has learned next to nothing
     assert answers["en-it"]["answer"] != "Ti amo molto."
