@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from regard.verify.catalogue import CHAPTERS, choose
-from regard.verify.claim import Claim, Measurement, Verdict
+from regard.verify.claim import Claim, Verdict
 from regard.verify.machine import describe_machine
 from regard.verify.report import about_chapter, coverage
 from regard.verify.run import Result, verify
@@ -24,15 +24,20 @@ INTRODUCTION = """\
 notes are wrong and something else is right. Claims are numbered 1 to 88; c1 to c28 are corrections of what the notes get wrong.
 A check is a short function that uses the package's own models.
 
-`regard verify --list` lists the claims, and `regard verify --slow` also runs the checks that train models.
-`regard verify 25 --explain` prints a check with all its measurements and its plot, and `regard verify --html report.html` writes
-a page with all plots. `regard serve` has a page `/claims`, where a click measures one claim.
+"Does not hold" is none of these: a measurement was not what the check expects, so either the package is broken or the check is;
+it says nothing about the notes. "Could not be measured" means that the check stopped with an error. The exit code is 1 for both.
+
+`regard verify --list` lists the claims, and `regard verify --slow` also runs the checks that take longer: they train a model,
+time layers or read a data set. `regard verify 25 --explain` prints a check with all its measurements and its plot, and
+`regard verify --html report.html` writes a page with all plots. `regard serve` has a page `/claims`, where a click measures one
+claim.
 """
 POWER = """\
 ## What turns a check red
 
-A check that cannot fail proves nothing. Each of these changes breaks one mechanism of the package, and the checks beside it then
-fail (`tests/verify/test_mutations.py`); every check is named at least once.
+A check that cannot fail proves nothing. Each of these changes breaks one mechanism of the package, and then a measurement of each
+check beside it is wrong (`tests/verify/test_mutations.py`). Every check is named at least once. The list is not complete: a
+change may also break checks that are not named beside it.
 
 | change | checks that fail |
 |---|---|
@@ -42,13 +47,13 @@ fail (`tests/verify/test_mutations.py`); every check is named at least once.
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--slow", action="store_true", help="also the checks that train models")
-    parser.add_argument("--seeds", type=int, default=1, help="repeat the quick checks with seeds 1 to SEEDS - 1")
+    parser.add_argument("--slow", action="store_true", help="also the checks that take longer")
+    parser.add_argument("--seeds", type=int, default=1, help="repeat the checks with seeds 1 to SEEDS - 1")
     options = parser.parse_args()
     command = " ".join(["python docs/write_claims.py", *sys.argv[1:]])
     results = measure(choose(slow=options.slow), seed=0)
-    quick = [result.claim for result in results if not result.claim.slow]
-    repeated = {seed: measure(quick, seed) for seed in range(1, options.seeds)}
+    measured = [result.claim for result in results if result.verdict not in (Verdict.SKIPPED, Verdict.NOT_CHECKABLE)]
+    repeated = {seed: measure(measured, seed) for seed in range(1, options.seeds)}
     PAGE.write_text("\n".join(page(results, repeated, command)) + "\n", encoding="utf-8")
 
 
@@ -63,7 +68,7 @@ def measure(claims: Sequence[Claim], seed: int) -> list[Result]:
 
 
 def page(results: Sequence[Result], repeated: Mapping[int, Sequence[Result]], command: str) -> Iterator[str]:
-    """The lines of the page; `repeated` is what the quick checks found with other seeds than 0."""
+    """The lines of the page; `repeated` is what the checks found with other seeds than 0."""
     counts = Counter(result.verdict for result in results)
     found = ", ".join(f"{counts[verdict]} × {verdict}" for verdict in Verdict if verdict in counts)
     yield INTRODUCTION
@@ -91,13 +96,13 @@ def durations(results: Sequence[Result]) -> str:
     text = f"The {len(quick)} quick checks took {sum(result.seconds for result in quick):.0f} s"
     if slow:
         together, longest = sum(result.seconds for result in slow), max(slow, key=lambda result: result.seconds)
-        text += f"; those that train models (`--slow`), {len(slow)} of them, took {together:,.0f} s"
+        text += f"; the slow ones (`--slow`), {len(slow)} of them, took {together:,.0f} s"
         text += f", the longest {longest.seconds:.0f} s (claim {longest.claim.row})"
     return f"{text}."
 
 
 def stability(results: Sequence[Result], repeated: Mapping[int, Sequence[Result]]) -> str:
-    """Whether the verdicts stay if the quick checks draw other random numbers."""
+    """Whether the verdicts stay if the checks draw other random numbers."""
     first = {result.claim.name: result.verdict for result in results}
     changed = [
         f"claim {result.claim.row} ({result.claim.name.replace('_', ' ')}) with seed {seed}: {result.verdict}"
@@ -107,12 +112,12 @@ def stability(results: Sequence[Result], repeated: Mapping[int, Sequence[Result]
     ]
     seeds = ", ".join(map(str, [0, *repeated]))
     if not changed:
-        return f"With the seeds {seeds} the verdict of each quick check is the same."
-    return f"With the seeds {seeds} the verdict of each quick check is the same, except {'; '.join(changed)}."
+        return f"With the seeds {seeds} the verdict of each check is the same."
+    return f"With the seeds {seeds} the verdict of each check is the same, except {'; '.join(changed)}."
 
 
 def rows(result: Result) -> Iterator[str]:
-    """The lines of a claim: what the notes say, then one for each measurement that is shown."""
+    """The lines of a claim: what the notes say, then one for each measurement."""
     claim = result.claim
     says = f"**{claim.row}** {cell(claim.says)}"
     if claim.right:
@@ -122,16 +127,9 @@ def rows(result: Result) -> Iterator[str]:
     if result.reason:
         says += f" *{cell(result.reason)}*"
     yield f"| {says} | {' '.join(claim.notes)} | | | {result.verdict} |"
-    for found in telling(result.measurements):
+    for found in result.measurements:
         expected = f"{'the notes: ' if found.refutes else ''}{cell(found.expected)}"
         yield f"| – {cell(found.what)} | | {expected} | {cell(found.measured)} | |"
-
-
-def telling(measurements: Sequence[Measurement]) -> Sequence[Measurement]:
-    """Three measurements at most: what did not hold, what refutes the notes, and what is right."""
-    refuted = [found for found in measurements if found.refutes][:2]
-    others = [found for found in measurements if not found.refutes]
-    return sorted([*refuted, *others], key=lambda found: found.holds)[:3]
 
 
 def mutations() -> Iterable[str]:
@@ -142,7 +140,7 @@ def mutations() -> Iterable[str]:
 
 
 def cell(text: str) -> str:
-    """Text inside a table; what looks like markup is none."""
+    """Text inside a table, with Markdown characters escaped."""
     for character in "\\|*":
         text = text.replace(character, f"\\{character}")
     return text.replace("<", "&lt;").replace("\n", " ")

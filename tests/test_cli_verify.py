@@ -85,6 +85,18 @@ def test_a_check_that_fails_is_exit_code_1_and_shows_what_was_measured(regard, m
     assert "✗ variance of the scores of our attention, d = 512" in result.out
 
 
+def test_a_check_that_raises_is_exit_code_1_and_says_nothing_about_the_claim(regard, monkeypatch):
+    from regard.verify import scaling
+
+    monkeypatch.setattr(scaling, "torch", None)
+    result = regard("verify", 25, "--json")
+    assert result.code == 1
+    for line in result.out.splitlines():
+        found = json.loads(line)
+        assert (found["verdict"], found["reason"].startswith("AttributeError: ")) == ("could not be measured", True)
+    assert " 25  could not be measured" in regard("verify", 25).out
+
+
 @pytest.mark.parametrize(("words", "parts"), [
     (("99",), ("no claim '99'", "1 to 88", "--list")),
     (("abc",), ("no claim 'abc'",)),

@@ -29,7 +29,7 @@ Rows = Annotated[list[str] | None, typer.Argument(
     help="Numbers of claims: 1 to 88, or c1 to c28 for corrections of the notes; by default all that are quick.")]  # fmt: skip
 Notes = Annotated[str | None, typer.Option(help="Only claims of these notes: 000, 001, 002, 003 or 004.", show_default=False)]
 Only = Annotated[str | None, typer.Option(help="Only this chapter, such as complexity (see --list).", show_default=False)]
-Slow = Annotated[bool, typer.Option("--slow", help="Also the checks that train models; claims given by number include theirs.")]
+Slow = Annotated[bool, typer.Option("--slow", help="Also the checks that take longer; claims given by number include theirs.")]
 List = Annotated[bool, typer.Option("--list", help="List the claims, also those with slow checks, and measure nothing.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Print all measurements, the code of each check, and its plots.")]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a self-contained page with the plots.", show_default=False)]
@@ -40,7 +40,7 @@ def verify(rows: Rows = None, notes: Notes = None, only: Only = None, slow: Slow
            explain: Explain = False, html: Html = None, seed: Seed = 0, json_: Json = False) -> None:  # fmt: skip
     """Measure the claims of the lecture notes: what they say, what is expected, what is measured, and the verdict.
 
-    The exit code is 1 if a check has failed, otherwise 0.
+    The exit code is 1 if a claim does not hold or could not be measured, otherwise 0.
 
     regard verify
 
@@ -84,7 +84,7 @@ def verify(rows: Rows = None, notes: Notes = None, only: Only = None, slow: Slow
         about = About(seed, machine, time.strftime("%Y-%m-%d"), seconds, shlex.join(["regard", *sys.argv[1:]]))
         write_atomic(html, page(results, about).encode())
         print(f"saved {html}", file=sys.stderr)
-    if any(result.verdict is Verdict.FAILS for result in results):
+    if any(result.verdict in (Verdict.FAILS, Verdict.ERROR) for result in results):
         raise typer.Exit(1)
 
 
@@ -127,7 +127,8 @@ def _progress(total: int, enabled: bool) -> "Iterator[Callable[[int, Claim], Non
         yield lambda done, claim: bar.update(task, completed=done, description=f"checking {claim.row}")
 
 
-STYLES = {"holds": "green", "holds under a condition": "blue", "the notes are wrong": "yellow", "does not hold": "bold red"}
+STYLES = {"holds": "green", "holds under a condition": "blue", "the notes are wrong": "yellow", "does not hold": "bold red",
+          "could not be measured": "bold magenta"}  # fmt: skip
 
 
 def _print(console: "Console", result: "Result", explain: bool) -> None:

@@ -23,7 +23,7 @@ def all_claims() -> list[Claim]:
 
 
 def choose(rows: Sequence[str] = (), notes: str | None = None, only: str | None = None, slow: bool = False) -> list[Claim]:
-    """The claims of these rows, all of them; or all quick ones, with `slow` also those that train, of a file or a chapter."""
+    """The claims of these rows, all of them; or all quick ones, with `slow` also the slow ones, of a file or a chapter."""
     claims = all_claims()
     known = {claim.row for claim in claims}
     for row in rows:

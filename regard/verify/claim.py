@@ -1,7 +1,7 @@
 """A claim of the lecture notes, and the check that measures it.
 
 A check is a function that yields measurements, each made by `equals`, `close`, `at_most`, `at_least`, `between` or `refutes`, and
-plots (plots.py).  All measurements hold, or the verdict is FAILS.
+plots (plots.py).  All measurements hold, or the verdict is FAILS; a check that raises has measured too little: ERROR.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +27,7 @@ class Verdict(StrEnum):
     CONDITION = "holds under a condition"
     WRONG = "the notes are wrong"
     FAILS = "does not hold"
+    ERROR = "could not be measured"
     SKIPPED = "not run"
     NOT_CHECKABLE = "not checkable"
 
@@ -58,7 +59,7 @@ class Claim:
     check: Check | None  # None: not checkable, for the reason `why_not`
     condition: str = ""  # the claim holds only under this condition, which the check shows
     right: str = ""  # the notes are wrong; this is right, and the check measures both
-    slow: bool = False  # it trains a model
+    slow: bool = False  # it takes longer: it trains a model, times layers or reads a data set
     data: tuple[str, ...] = ()  # data sets it reads
     why_not: str = ""
 
@@ -166,7 +167,7 @@ def refutes(what: str, measured: float | str | Tensor, notes_say: float | str | 
 
 
 def number(value: float) -> str:
-    """A number as people read it: integers with commas, others with four significant digits."""
+    """A number as people read it: integers with commas, others with four significant digits, or three and a power of ten."""
     if abs(value) < 1e15 and value == int(value):
         return f"{int(value):,}"
     return f"{value:.2e}" if value and not 1e-3 <= abs(value) < 1e6 else f"{value:.4g}"

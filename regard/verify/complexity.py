@@ -12,8 +12,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node, get_gradient_edge, saved_tensors_hooks
-from torch.utils.flop_counter import FlopCounterMode
+from torch.autograd.graph import Node, get_gradient_edge
 
 from regard.layers.attention import Attention
 from regard.layers.biases import RelativePositionBias
@@ -26,13 +25,11 @@ from regard.layers.tap import watch
 from regard.models.swin import Block, keep_window
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.verify.claim import Finding, at_least, at_most, between, claim, close, equals, refutes
-from regard.verify.measures import exponent, median_seconds
+from regard.verify.measures import Points, count_flops, depends_on, exponent, least_cpu_seconds, saved_bytes
 from regard.verify.plots import Curves, Heatmap
 from regard.verify.recurrence import run_gru
 
 __all__: list[str] = []
-
-Points = list[tuple[float, float]]
 
 
 # The layers: (1, n, d) → (1, n, d)
@@ -81,20 +78,18 @@ class WindowAttention(nn.Module):
 self_attention = partial(Attention, heads=1)
 
 
-# Three measures: operations, the longest chain of them, and who depends on whom
+# Three measures: operations, the critical path of them, and the dependence of outputs on inputs
 
 
 def flops(make: Callable[[int], nn.Module], n: int, d: int, operation: str = "") -> int:
-    """FLOPs of the matrix products of a layer, or of one kind of them; a product of (a, b) and (b, c) counts 2abc."""
-    with torch.device("meta"):
+    """FLOPs of the matrix products of a layer, or of one kind of them."""
+    with torch.device("meta"), torch.no_grad():
         layer, x = make(d), torch.empty(1, n, d)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        layer(x)
-    return sum(count for name, count in counter.get_flop_counts()["Global"].items() if operation in str(name))
+        return count_flops(lambda: layer(x), operation)
 
 
-def chain_length(layer: nn.Module, n: int, d: int) -> int:
-    """How many operations of a forward pass wait for each other: the longest way through its graph, from input to output."""
+def critical_path(layer: nn.Module, n: int, d: int) -> int:
+    """The sequential operations of a forward pass: the longest path through its graph, from input to output."""
     x = torch.randn(1, n, d, requires_grad=True)
     start, leaf = get_gradient_edge(layer(x)).node, get_gradient_edge(x).node
     longest: dict[Node, float] = {leaf: 0.0}
@@ -108,27 +103,34 @@ def chain_length(layer: nn.Module, n: int, d: int) -> int:
     return int(longest[start])
 
 
-def saved_bytes(layer: nn.Module, n: int, d: int) -> int:
-    """What autograd keeps for the backward pass, without the weights; a tensor that two operations keep counts once."""
-    sizes, tensors = {parameter.untyped_storage().data_ptr(): 0 for parameter in layer.parameters()}, list[Tensor]()
-
-    def keep(x: Tensor) -> Tensor:
-        tensors.append(x)  # alive, so that no address is used twice
-        sizes.setdefault(x.untyped_storage().data_ptr(), x.untyped_storage().nbytes())
-        return x
-
-    with saved_tensors_hooks(keep, lambda x: x):
-        layer(torch.randn(1, n, d, requires_grad=True))
-    return sum(sizes.values())
+def activations(layer: nn.Module, n: int, d: int) -> int:
+    """The bytes of activations that are saved for the backward pass."""
+    x = torch.randn(1, n, d, requires_grad=True)
+    return saved_bytes(lambda: layer(x), layer.parameters())
 
 
 def dependence(layer: nn.Module, n: int, d: int = 4) -> Tensor:
     """Which outputs depend on which inputs, from the Jacobian: (n, n), True where output i changes with input j."""
     x = torch.randn(1, n, d, dtype=torch.float64, requires_grad=True)  # double, so that small derivatives are not zero
-    y = layer.double()(x)[0]  # (n, d)
-    projected = (y * torch.randn_like(y)).sum(-1)
-    rows = [torch.autograd.grad(output, x, retain_graph=True)[0][0] for output in projected]
-    return torch.stack(rows).abs().sum(-1) > 0
+    return torch.stack([depends_on(output, x)[0].any(-1) for output in layer.double()(x)[0]])
+
+
+def dependence_of_states(layer: Recurrence, n: int, d: int = 4) -> Tensor:
+    """Which states a state depends on through one step alone, from the Jacobians of the steps: (n, n), True on the diagonal."""
+    before, after = list[Tensor](), list[Tensor]()
+
+    def cut(cell: nn.Module, args: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        before.append(args[1].detach().requires_grad_())  # a leaf: gradients end at this step
+        return args[0], before[-1]
+
+    layer.cell.register_forward_pre_hook(cut)
+    layer.cell.register_forward_hook(lambda cell, args, state: after.append(state))
+    layer.double()(torch.randn(1, n, d, dtype=torch.float64))
+    depends = torch.eye(n, dtype=torch.bool)
+    for row, state in zip(depends, after, strict=True):
+        gradients = torch.autograd.grad(state.sum(), before, allow_unused=True, materialize_grads=True)
+        row[:-1] |= torch.stack(gradients[1:]).flatten(1).any(-1)  # the state before step j is that of step j - 1
+    return depends
 
 
 def layers_needed(stack: Sequence[Tensor]) -> float:
@@ -154,7 +156,7 @@ def self_attention_sees_all_inputs_after_one_layer() -> Iterator[Finding]:
     sees = {name: dependence(layer, n) for name, layer in layers.items()}
     rnn, convolution, attention = sees.values()
     yield equals("RNN: inputs that the last output depends on, of 32", int(rnn[-1].sum()), n)
-    yield equals("RNN: who depends on whom is the lower triangle", torch.equal(rnn, everything.tril()), True)
+    yield equals("RNN: the dependence of outputs on inputs is the lower triangle", torch.equal(rnn, everything.tril()), True)
     yield equals("convolution, k = 3: inputs that an output in the middle depends on", int(convolution[16].sum()), 3)
     yield at_least("convolutions, k = 3, until the last output sees the first of 32 inputs", layers_needed([convolution]), 16)
     yield equals("self-attention: pairs of an output and an input it depends on, of 1,024", int(attention.sum()), n * n)
@@ -167,30 +169,30 @@ def self_attention_sees_all_inputs_after_one_layer() -> Iterator[Finding]:
 def only_recurrence_waits_for_the_position_before() -> Iterator[Finding]:
     lines = dict[str, Points]()
     for name, layer in {"RNN": Recurrence(8), "convolution": Convolution(8), "self-attention": self_attention(8)}.items():
-        lines[name] = [(n, chain_length(layer, n, 8)) for n in (16, 32, 64)]
-    yield at_least("RNN: operations that wait for each other, n = 64", lines["RNN"][-1][1], 64)
+        lines[name] = [(n, critical_path(layer, n, 8)) for n in (16, 32, 64)]
+    yield at_least("RNN: sequential operations, n = 64", lines["RNN"][-1][1], 64)
     yield close("RNN: how many more with twice the positions", lines["RNN"][-1][1] / lines["RNN"][-2][1], 2.0, within=0.1)
     for name in ("convolution", "self-attention"):
-        yield equals(f"{name}: operations that wait for each other, n = 64, as for n = 16", lines[name][-1][1], lines[name][0][1])
+        yield equals(f"{name}: sequential operations, n = 64, as for n = 16", lines[name][-1][1], lines[name][0][1])
         yield at_most(f"{name}: as a fraction of those of the RNN, n = 64", lines[name][-1][1] / lines["RNN"][-1][1], 0.25)
-    yield Curves("Operations that wait for each other", "positions n", "operations on the longest way", lines, True, True)
+    yield Curves("Sequential operations", "positions n", "operations on the critical path", lines, True, True)
 
 
 @claim(21, "001", "Self-attention is very memory intensive.",
        condition="if its n × n weights are kept for the backward pass; the fused kernel computes them again")  # fmt: skip
 def kept_weights_take_memory_quadratic_in_n() -> Iterator[Finding]:
     d, attention, sizes = 8, self_attention(8), (256, 512, 1024)
-    lines: dict[str, Points] = {"fused self-attention": [(n, saved_bytes(attention, n, d)) for n in sizes]}
+    lines: dict[str, Points] = {"fused self-attention": [(n, activations(attention, n, d)) for n in sizes]}
     with watch(attention):
-        lines["self-attention that keeps its weights"] = [(n, saved_bytes(attention, n, d)) for n in sizes]
-    lines["convolution"] = [(n, saved_bytes(Convolution(d), n, d)) for n in sizes]
-    lines["RNN"] = [(n, saved_bytes(Recurrence(d), n, d)) for n in (64, 128, 256)]
+        lines["self-attention that keeps its weights"] = [(n, activations(attention, n, d)) for n in sizes]
+    lines["convolution"] = [(n, activations(Convolution(d), n, d)) for n in sizes]
+    lines["RNN"] = [(n, activations(Recurrence(d), n, d)) for n in (64, 128, 256)]
     for name, points in lines.items():
         expected = 2.0 if "keeps" in name else 1.0
-        yield close(f"{name}: exponent of n in the bytes kept for the backward pass", exponent(points), expected, within=0.2)
+        yield close(f"{name}: exponent of n in the bytes of activations saved", exponent(points), expected, within=0.2)
     (_, fused), (_, kept) = lines["fused self-attention"][-1], lines["self-attention that keeps its weights"][-1]
-    yield at_least("bytes with kept weights / bytes of the fused kernel, n = 1024, d = 8", kept / fused, 5)
-    yield Curves("Memory of training", "positions n", "bytes kept for the backward pass", lines, True, True)
+    yield at_least("activations saved with kept weights / by the fused kernel, n = 1024, d = 8", kept / fused, 5)
+    yield Curves("Memory of training", "positions n", "bytes of activations saved", lines, True, True)
 
 
 @claim("c9", "001", "(−) good at long sequences: after one self-attention layer, each output sees all inputs.",
@@ -204,11 +206,11 @@ def being_good_at_long_sequences_is_a_plus() -> Iterator[Finding]:
     yield refutes("sign of self-attention, which needs as many layers as the one of the two with that sign",
                   "+" if found == layers["RNN"] else "−" if found == layers["convolution"] else "?", "−")  # fmt: skip
     yield at_most("operations between the first input and the last output, self-attention / RNN, n = 32",
-                  chain_length(attention.float(), n, 4) / chain_length(recurrence.float(), n, 4), 0.5)  # fmt: skip
+                  critical_path(attention.float(), n, 4) / critical_path(recurrence.float(), n, 4), 0.5)  # fmt: skip
 
 
 @claim("c9", "001", "The residual connection elevates vanishing gradient.",
-       right="It alleviates it: without residuals the gradient vanishes on its way back, with them it does not")  # fmt: skip
+       right="it alleviates it: without residuals the gradient vanishes on its way back, with them it does not")  # fmt: skip
 def residuals_alleviate_vanishing_gradients() -> Iterator[Finding]:
     x, direction = torch.randn(2, 1, 16, 32)
     blocks = Transformer(TransformerConfig(vocab=8, dim=32, depth=24, heads=4, dropout=0.0)).encoder
@@ -271,25 +273,18 @@ def operations_grow_as_the_table_says() -> Iterator[Finding]:
 def sequential_operations_grow_as_the_table_says() -> Iterator[Finding]:
     layers = {"self-attention": self_attention(8), "recurrent": Recurrence(8), "convolutional": Convolution(8),
               "restricted self-attention, r = 4": WindowAttention(8, 2)}  # fmt: skip
-    lines: dict[str, Points] = {name: [(n, chain_length(layer, n, 8)) for n in (16, 32, 64)] for name, layer in layers.items()}
+    lines: dict[str, Points] = {name: [(n, critical_path(layer, n, 8)) for n in (16, 32, 64)] for name, layer in layers.items()}
     for name, points in lines.items():
-        yield close(f"{name}: exponent of n in the operations that wait for each other", exponent(points),
+        yield close(f"{name}: exponent of n in the sequential operations", exponent(points),
                     1 if name == "recurrent" else 0, within=0.05)  # fmt: skip
-    yield Curves("Sequential operations of a layer", "positions n", "operations on the longest way", lines, True, True)
+    yield Curves("Sequential operations of a layer", "positions n", "operations on the critical path", lines, True, True)
 
 
 @claim(22, "001", "Maximum path length: O(1) for self-attention, O(n) for recurrence, O(n/r) for restricted self-attention.")
 def path_lengths_grow_as_the_table_says() -> Iterator[Finding]:
     sizes = (16, 32, 64)
     lines: dict[str, Points] = {"self-attention": [(n, layers_needed([dependence(self_attention(4), n)])) for n in sizes]}
-    step = GRUCell(4, 4).double()
-    hidden, x = torch.zeros(1, 4, dtype=torch.float64), torch.zeros(1, 12, dtype=torch.float64)
-    reaches = torch.autograd.functional.jacobian(lambda h: step(x, h), hidden).abs().sum().item() > 0
-    lines["recurrent"] = []
-    for n in sizes:  # one step is one edge, from a state to the next
-        edges = torch.eye(n, dtype=torch.bool)
-        edges[1:, :-1] |= torch.eye(n - 1, dtype=torch.bool) & reaches
-        lines["recurrent"].append((n, layers_needed([edges])))
+    lines["recurrent"] = [(n, layers_needed([dependence_of_states(Recurrence(4), n)])) for n in sizes]
     for side in (2, 4):  # every second layer has shifted windows
         windows = [WindowAttention(4, side), WindowAttention(4, side, shift=side // 2)]
         sees = {n: [dependence(layer, n) for layer in windows] for n in (32, 64, 128)}
@@ -297,6 +292,7 @@ def path_lengths_grow_as_the_table_says() -> Iterator[Finding]:
     yield equals("self-attention: layers between the first and the last of 64 positions", lines["self-attention"][-1][1], 1)
     yield close("self-attention: exponent of n", exponent(lines["self-attention"]), 0, within=0.05)
     yield close("recurrent: exponent of n, of steps", exponent(lines["recurrent"]), 1, within=0.05)
+    yield equals("recurrent: steps between the first and the last of 64 states", lines["recurrent"][-1][1], 63)
     for side in (2, 4):
         name = f"restricted, r = {side * side}"
         yield close(f"{name}: exponent of n, of layers", exponent(lines[name]), 1, within=0.25)
@@ -325,21 +321,27 @@ def contiguous_convolutions_need_n_over_k_layers() -> Iterator[Finding]:
                  {**contiguous, "k = 3, dilated by 1, 3, 9 …": dilated}, True, True)  # fmt: skip
 
 
-@claim(22, "001", "Complexity, in seconds: self-attention O(n²), recurrence and restricted self-attention O(n).", slow=True)
+@claim(22, "001", "Complexity, in seconds: self-attention O(n²); recurrence, convolution and restricted self-attention O(n).",
+       slow=True)  # fmt: skip
 def seconds_grow_as_the_table_says() -> Iterator[Finding]:
-    layers = {"self-attention": (self_attention(16), (512, 1024, 2048, 4096)), "recurrent": (Recurrence(16), (64, 128, 256, 512)),
-              "restricted self-attention, r = 16": (WindowAttention(16, 4), (2048, 4096, 8192, 16_384))}  # fmt: skip
+    d = 64
+    layers: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+        "self-attention": (self_attention(d), (1024, 2048, 4096)),
+        "recurrent (GRU)": (Recurrence(d), (64, 128, 256, 512)),
+        "convolutional, k = 3": (Convolution(d), (8192, 16_384, 32_768, 65_536)),
+        "restricted self-attention, r = 16": (WindowAttention(d, 4), (4096, 8192, 16_384, 32_768)),
+    }
     runs = dict[str, Callable[[], object]]()
     for name, (layer, sizes) in layers.items():
         for n in sizes:
-            runs[f"{name} {n}"] = partial(layer, torch.randn(1, n, 16))
+            runs[f"{name} {n}"] = partial(layer, torch.randn(1, n, d))
     with torch.no_grad():
-        taken = median_seconds(runs, rounds=15)
+        taken = least_cpu_seconds(runs, rounds=12)
     lines: dict[str, Points] = {name: [(n, taken[f"{name} {n}"]) for n in sizes] for name, (_, sizes) in layers.items()}
     for name, points in lines.items():
-        what, found = f"{name}: exponent of n in the seconds of a forward pass", exponent(points)
-        yield at_least(what, found, 1.5) if name == "self-attention" else between(what, found, 0.4, 1.5)
-    yield Curves("Seconds of a layer of width 16", "positions n", "seconds", lines, True, True)
+        low, high = (1.7, 2.3) if name == "self-attention" else (0.7, 1.35)
+        yield between(f"{name}: exponent of n in the CPU seconds of a forward pass", exponent(points), low, high)
+    yield Curves("CPU seconds of a layer of width 64", "positions n", "seconds", lines, True, True)
 
 
 # When is self-attention cheaper?
@@ -379,11 +381,11 @@ def self_attention_trains_faster_than_recurrence() -> Iterator[Finding]:
     for n in (32, 64, 128, 256):
         x = torch.randn(4, n, 128)
         layers: dict[str, nn.Module] = {"self-attention": self_attention(128), "recurrent (GRU)": Recurrence(128)}
-        for name, taken in median_seconds({name: partial(train, layer, x) for name, layer in layers.items()}).items():
+        for name, taken in least_cpu_seconds({name: partial(train, layer, x) for name, layer in layers.items()}).items():
             lines[name].append((n, taken))
-        yield at_least(f"seconds of a forward and backward pass, GRU / self-attention, n = {n}, d = 128",
+        yield at_least(f"CPU seconds of a forward and backward pass, GRU / self-attention, n = {n}, d = 128",
                        lines["recurrent (GRU)"][-1][1] / lines["self-attention"][-1][1], 1.3)  # fmt: skip
-    yield Curves("Training step of a layer of width 128, 4 sequences", "positions n", "seconds", lines, True, True)
+    yield Curves("Training step of a layer of width 128, 4 sequences", "positions n", "CPU seconds", lines, True, True)
 
 
 def train(layer: nn.Module, x: Tensor) -> None:

@@ -25,7 +25,7 @@ from regard.layers.tap import record_calls, watch
 from regard.models.bahdanau import Bahdanau, BahdanauConfig
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.verify.claim import Finding, at_least, at_most, between, claim, close, equals, refutes
-from regard.verify.measures import median_seconds
+from regard.verify.measures import Points, least_cpu_seconds
 from regard.verify.plots import Curves, Heatmap
 from regard.view.alignment import TOY_POSITIONS, attention_accuracy
 
@@ -36,7 +36,6 @@ LETTERS = 4  # id of the letter a
 VOCAB = LETTERS + 26
 
 Model = Seq2Seq | Bahdanau
-Points = list[tuple[float, float]]
 
 
 # Letters of the toys, as ids
@@ -143,7 +142,8 @@ def a_narrow_state_holds_fewer_letters() -> Iterator[Finding]:
 
 
 @claim(13, "002", "An encoder-decoder starts to miss the initial words of long sentences, of about 30 words.",
-       condition="without attention, if the encoder reads the first word first; in reverse, the last words fade")  # fmt: skip
+       condition="without attention and before training, if the encoder reads the first word first; in reverse, the last words "
+       "fade")  # fmt: skip
 def the_state_forgets_what_it_read_first() -> Iterator[Finding]:
     lines: dict[str, Points] = {}
     for name, reverse in (("read in order", False), ("read in reverse", True)):
@@ -164,22 +164,22 @@ def the_state_forgets_what_it_read_first() -> Iterator[Finding]:
 
 
 @claim(13, "002", "An encoder-decoder starts to miss words of long sentences, of about 30 words.",
-       condition="without attention; which words are missed depends on training: a model that copies keeps the initial ones best",
-       slow=True)  # fmt: skip
+       condition="without attention; once it is trained to copy, it misses the last words most, not the initial ones, whichever "
+       "word the encoder reads first", slow=True)  # fmt: skip
 def sentences_of_30_words_lose_words() -> Iterator[Finding]:
-    model = rnn_enc()
-    learn(model, "copy", steps=300, lr=5e-3, joined=3)
-    points = letters_right(model, (3, 5, 10, 20, 30))
-    yield at_least(
-        "fraction of words copied right, sentences of 3 words / sentences of 30 words", points[0][1] / points[-1][1], 3
-    )
-    yield at_least("fraction of 3 words that are copied right", points[0][1], 0.7)
-    yield at_most("fraction of 30 words that are copied right", points[-1][1], 0.3)
-    by_place = right_by_place(model, 30)
-    yield at_least("of 30 words, fraction of the first 10 that are right / of the last 10",
-                   (by_place[:10].mean() / by_place[-10:].mean()).item(), 1.5)  # fmt: skip
+    lines: dict[str, Points] = {}
+    for order, reverse, steps in (("in reverse", True, 450), ("in order", False, 1000)):  # in order it takes longer to learn
+        model = rnn_enc(reverse=reverse)
+        learn(model, "copy", steps, lr=5e-3, joined=3)
+        points, by_place = letters_right(model, (3, 5, 10, 20, 30)), right_by_place(model, 30)
+        yield at_least(f"read {order}: fraction of 3 words that are copied right", points[0][1], 0.85)
+        yield at_most(f"read {order}: fraction of 30 words that are copied right", points[-1][1], 0.25)
+        yield at_least(f"read {order}: of 30 words, fraction of the first 10 that are right / of the last 10",
+                       (by_place[:10].mean() / by_place[-10:].mean()).item(), 2)  # fmt: skip
+        lines[f"read {order}, by length"] = points
+        lines[f"read {order}, by place in 30 words"] = list(enumerate(by_place.tolist(), 1))
     yield Curves("Copying without attention, trained on 3 to 30 words", "words, or place in 30 words", "fraction copied right",
-                 {"by length": points, "by place, 30 words": list(enumerate(by_place.tolist(), 1))})  # fmt: skip
+                 lines)  # fmt: skip
 
 
 @claim(17, "001", "An RNN with attention (RNNsearch) stays good as sentences get longer, one without (RNNenc) does not.",
@@ -228,6 +228,8 @@ def attention_reaches_every_word_of_a_long_sentence() -> Iterator[Finding]:
 def a_decoder_step_equals_its_formula() -> Iterator[Finding]:
     model = small_bahdanau().requires_grad_(False)
     decoder, score = model.decoder, model.decoder.cross.score
+    assert isinstance(score, Additive)
+    nn.init.normal_(score.value.weight, std=3.0)  # sharp weights: before training they are nearly all alike
     cell = nn.GRUCell(8 + 8, 4).requires_grad_(False)  # of torch: reads the last token and the context
     cell.weight_ih.copy_(torch.cat((decoder.cell.inputs.weight, decoder.context.weight), 1))
     cell.bias_ih.copy_(decoder.cell.inputs.bias)
@@ -235,7 +237,6 @@ def a_decoder_step_equals_its_formula() -> Iterator[Finding]:
     cell.bias_hh.copy_(decoder.cell.recurrent.bias)
     source = torch.randint(LETTERS, VOCAB, (1, 6))
     annotations, state = model.encode(source)[0][0], model.start(source)
-    assert isinstance(score, Additive)
     w, u, v = (layer.weight for layer in (score.query, score.key, score.value))
     for step, token in enumerate(torch.randint(LETTERS, VOCAB, (3, 1)), 1):
         before = state.hidden[0]
@@ -248,7 +249,7 @@ def a_decoder_step_equals_its_formula() -> Iterator[Finding]:
     with torch.no_grad(), record_calls(model, "decoder.cross") as calls:
         model(source, torch.randint(LETTERS, VOCAB, (1, 3)))
     changes = [((b.mixed - a.mixed).norm() / a.mixed.norm()).item() for a, b in pairwise(calls)]
-    yield at_least("least change of the context from a step to the next, as a fraction of its length", min(changes), 1e-6)
+    yield at_least("least change of the context from a step to the next, as a fraction of its length", min(changes), 1e-4)
 
 
 @claim(14, "001", "All steps are differentiable, so the error is backpropagated through everything.")
@@ -554,15 +555,14 @@ def recurrence_takes_one_call_after_the_other() -> Iterator[Finding]:
         "LSTM": partial(run_lstm, LSTMCell(32, 32)),
         "self-attention": Attention(32, 4),
     }
-    lines: dict[str, Points] = {name: [] for name in layers}
-    for steps in (32, 128, 256):
-        x = torch.randn(1, steps, 32)
-        for name, taken in median_seconds({name: partial(layer, x) for name, layer in layers.items()}).items():
-            lines[name].append((steps, taken))
+    sizes = (32, 128, 256)
+    taken = least_cpu_seconds({f"{name} {steps}": partial(layer, torch.randn(1, steps, 32))
+                               for name, layer in layers.items() for steps in sizes})  # fmt: skip
+    lines: dict[str, Points] = {name: [(steps, taken[f"{name} {steps}"]) for steps in sizes] for name in layers}
     ratios = [recurrent / parallel for (_, recurrent), (_, parallel) in zip(*lines.values(), strict=True)]
-    yield at_least("seconds of our LSTM cell over 256 steps / seconds of self-attention", ratios[-1], 2)
-    yield at_least("seconds of the LSTM, 256 steps / 32 steps", lines["LSTM"][-1][1] / lines["LSTM"][0][1], 2.5)
-    yield Curves("A layer of width 32", "steps", "seconds", lines, True, True)
+    yield at_least("CPU seconds of our LSTM cell over 256 steps / of self-attention", ratios[-1], 3)
+    yield between("CPU seconds of the LSTM, 256 steps / 32 steps", lines["LSTM"][-1][1] / lines["LSTM"][0][1], 5, 11)
+    yield Curves("A layer of width 32", "steps", "CPU seconds", lines, True, True)
 
 
 @claim(86, "003", "RNNs have difficulty in accessing information from a long time ago.",

@@ -116,7 +116,7 @@ def _slug(verdict: Verdict) -> str:
 def _article(result: Result, number: str, link: Callable[[Claim], str]) -> str:
     claim = result.claim
     where = f"notes {', '.join(claim.notes)} · {claim.name.replace('_', ' ')}"
-    where += f" · {result.seconds:.1f} s" if result.measurements else " · trains a model" if claim.slow else ""
+    where += f" · {result.seconds:.1f} s" if result.measurements else " · slow" if claim.slow else ""
     body = [f'<p class="meta">{escape(where)}</p>']
     if claim.condition:
         body.append(f"<p>It holds {escape(claim.condition)}.</p>")

@@ -52,7 +52,7 @@ def _verify(claim: Claim) -> Result:
         return Result(claim, Verdict.NOT_CHECKABLE, reason=claim.why_not)
     for name in claim.data:
         if missing := describe_download(name):
-            return Result(claim, Verdict.SKIPPED, reason=f"{missing}; a training that reads it, such as its recipe's, gets it")
+            return Result(claim, Verdict.SKIPPED, reason=f"{missing}. Run a recipe that reads it to download it.")
     start, measurements, plots, error = time.perf_counter(), list[Measurement](), list[Curves | Heatmap](), ""
     try:
         for finding in claim.check():
@@ -60,8 +60,9 @@ def _verify(claim: Claim) -> Result:
                 measurements.append(finding)
             else:
                 plots.append(finding)
-    except Exception as failure:  # a broken mechanism may also raise: the other checks still run
+    except Exception as failure:  # it says nothing about the claim, and the other checks still run
         error = f"{type(failure).__name__}: {failure}".splitlines()[0]
-    fine = bool(measurements) and not error and all(measurement.holds for measurement in measurements)
-    seconds = time.perf_counter() - start
-    return Result(claim, claim.intended if fine else Verdict.FAILS, tuple(measurements), tuple(plots), seconds, error)
+    seconds, error = time.perf_counter() - start, error or ("" if measurements else "the check measured nothing")
+    holds = all(measurement.holds for measurement in measurements)
+    verdict = Verdict.FAILS if not holds else Verdict.ERROR if error else claim.intended
+    return Result(claim, verdict, tuple(measurements), tuple(plots), seconds, error)

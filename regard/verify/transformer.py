@@ -316,7 +316,7 @@ def without_the_mask_training_leaks_the_answer() -> Iterator[Finding]:
 
 
 @claim("c6", "001", "Scores that are masked are set to -1e9; softmax makes their weights 0.",
-       right="They are set to −∞, which any precision has, and a query with every key masked gets zeros")  # fmt: skip
+       right="they are set to −∞, which any precision has, and a query with every key masked gets zeros")  # fmt: skip
 def masked_keys_get_no_weight_in_any_row_and_precision() -> Iterator[Finding]:
     q, k, v = torch.randn(3, 4, 8)
     mask = torch.tensor([[True, True, False, False], [False] * 4, [True] * 4, [True] * 4])
@@ -342,7 +342,7 @@ def masked_keys_get_no_weight_in_any_row_and_precision() -> Iterator[Finding]:
 
 
 @claim("c5", "001", "attention() returns the weights p_attn, after dropout.",
-       right="Weights to look at are those before dropout: each row sums to 1")  # fmt: skip
+       right="weights to look at are those before dropout: each row sums to 1")  # fmt: skip
 def weights_are_returned_before_dropout() -> Iterator[Finding]:
     q, k, v = torch.randn(3, 1, 2, 20, 16)
     dropped = F.dropout((q @ k.mT / 4).softmax(-1), 0.3).sum(-1)
@@ -471,7 +471,7 @@ def vit_base_projects_768_numbers_to_768() -> Iterator[Finding]:
 
 
 @claim("c28", "000 003", "Source and target sequence will have the same length thanks to padding.",
-       right="Source and target keep their lengths; padding makes the sources of a batch alike, and is masked")  # fmt: skip
+       right="source and target keep their lengths; padding makes the sources of a batch alike, and is masked")  # fmt: skip
 def source_and_target_have_lengths_of_their_own() -> Iterator[Finding]:
     pairs = [("I love you very much", "Ti amo molto")]
     tokenizer = train_tokenizer([text for pair in pairs for text in pair], "words", VOCAB)

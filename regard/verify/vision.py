@@ -33,7 +33,7 @@ from regard.models.resnet import GatedAttention, ResNet, ResNetConfig
 from regard.models.swin import Block, Swin, SwinConfig, keep_window
 from regard.models.vit import ViT, ViTConfig
 from regard.verify.claim import Finding, at_least, at_most, between, claim, close, equals, refutes
-from regard.verify.measures import exponent, median_seconds
+from regard.verify.measures import exponent, least_cpu_seconds
 from regard.verify.plots import Curves, Heatmap
 from regard.verify.vit import Labelled, Points, accuracy_of, changed_cost, count_weights, labelled, learn, meta_model, places_seen
 from regard.view.cost import ImageCost, image_cost
@@ -130,7 +130,7 @@ def lr_net_50_has_the_size_of_the_table() -> Iterator[Finding]:
 
 @claim("c15", "001", "The stages res3 to res5 of LR-Net-50 have one block each, and 8 channels share their weights in each "
        "width, such as 100.",
-       right="The blocks repeat 3, 4, 6 and 3 times, as in ResNet-50; a width of 100 has 13 groups, the last with 4 "
+       right="the blocks repeat 3, 4, 6 and 3 times, as in ResNet-50; a width of 100 has 13 groups, the last with 4 "
        "channels")  # fmt: skip
 def lr_net_50_repeats_its_blocks() -> Iterator[Finding]:
     written = changed_cost("lrnet-50", depths=[3, 1, 1, 1]).whole
@@ -168,7 +168,7 @@ def lr_net_is_not_much_better_than_a_resnet() -> Iterator[Finding]:
     plain = ResNetConfig(image=14, channels=1, stem="cifar", dim=12, dims=[24, 48], depths=[1, 1], classes=10)
     models: dict[str, nn.Module] = {"LR-Net": LRNet(local), "ResNet": ResNet(plain)}
     x = train.images[:32]
-    seconds = median_seconds({name: partial(run_and_learn, model, x) for name, model in models.items()})
+    seconds = least_cpu_seconds({name: partial(run_and_learn, model, x) for name, model in models.items()})
     lines = {name: learn(model, train, test, 150, every=50) for name, model in models.items()}
     difference = lines["LR-Net"][-1][1] - lines["ResNet"][-1][1]
     yield between("accuracy of LR-Net - of ResNet, clothes of 14 × 14 pixels", difference, -0.15, 0.08)
@@ -406,7 +406,7 @@ def matrix_products_run_faster_than_some_convolutions() -> Iterator[Finding]:
     assert isinstance(depthwise, GridPool)
     flops = {"linear": 2 * 784 * 256**2, "wide": 2 * 784 * 9 * 64**2, "depthwise": 2 * 784 * 9 * 256}
     with torch.inference_mode():
-        seconds = median_seconds({
+        seconds = least_cpu_seconds({
             "linear": lambda: linear(tokens), "wide": lambda: wide.conv(grid), "depthwise": lambda: depthwise.pool(many),
         })  # fmt: skip
     speed = {name: flops[name] / seconds[name] for name in flops}
@@ -421,10 +421,10 @@ def vit_runs_faster_than_a_resnet_of_as_many_flops() -> Iterator[Finding]:
     models = {name: FAMILIES[family].build(config).eval() for name in names for family, config in [preset(name)]}
     flops = [image_cost(*preset(name)).whole.flops for name in names]
     with torch.inference_mode():
-        vit, cnn = median_seconds({name: partial(model, x) for name, model in models.items()}, rounds=5).values()
+        vit, cnn = least_cpu_seconds({name: partial(model, x) for name, model in models.items()}, rounds=5).values()
     yield close("FLOPs for one image, ViT-S/16 / ResNet-50", flops[0] / flops[1], 1, within=0.2)
     yield between("images a second, ViT-S/16 / ResNet-50, 224 × 224 pixels, one thread", cnn / vit, 1, 6)
-    vit, cnn = median_seconds(
+    vit, cnn = least_cpu_seconds(
         {name: partial(run_and_learn, model.train(), x) for name, model in models.items()}, rounds=3
     ).values()
     yield between("images a second in training, forward and backward", cnn / vit, 0.4, 3)

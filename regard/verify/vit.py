@@ -299,7 +299,7 @@ def attention_matrices_of_patches_are_small() -> Iterator[Finding]:
 
 
 @claim("c14", "001", "Attention matrices take 768 GB on pixels, and 150 KB each and 112 MB or 192 MB together on patches.",
-       right="These are GiB, KiB and MiB; in decimal units they are 824.6 GB, 153.7 KB, 118.0 MB and 201.3 MB")  # fmt: skip
+       right="these are GiB, KiB and MiB; in decimal units they are 824.6 GB, 153.7 KB, 118.0 MB and 201.3 MB")  # fmt: skip
 def attention_sizes_are_in_powers_of_1024() -> Iterator[Finding]:
     pixels = 48 * image_cost("image-gpt", ImageGPTConfig(image=128, dim=64, depth=1, heads=16)).whole.score_bytes
     sixteen, fourteen = vit_layer(16, "mean"), vit_layer(14, "mean")

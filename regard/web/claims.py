@@ -76,7 +76,7 @@ async def _check(row: str, request: Request) -> str:
 
 @cache
 def _rows() -> frozenset[str]:
-    return frozenset(claim.row for claim in all_claims() if not claim.slow)
+    return frozenset(claim.row for claim in all_claims() if claim.check and not claim.slow)
 
 
 @cache
@@ -91,4 +91,4 @@ def _list() -> str:
 def _why(claim: Claim) -> str:
     if claim.check is None:
         return claim.why_not
-    return f"Its check trains a model; run it with: regard verify {claim.row}" if claim.slow else ""
+    return f"Its check takes longer; run it with: regard verify {claim.row}" if claim.slow else ""

@@ -69,6 +69,36 @@ def compute_one_query_at_a_time(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Attention, "mix", changed)
 
 
+def attend_within_windows_of_16(patch: pytest.MonkeyPatch) -> None:
+    def changed(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
+        windows = [x.unflatten(-2, (-1, 16)) for x in (q, k, v)]
+        return attend(*windows, **options)[0].flatten(-3, -2), None
+
+    replace_everywhere(patch, attend, changed)
+
+
+def step_longer_and_longer(patch: pytest.MonkeyPatch) -> None:
+    forward, steps = GRUCell.forward, 0
+
+    def changed(cell: GRUCell, inputs: Tensor, hidden: Tensor) -> Tensor:
+        nonlocal steps
+        steps = steps + 1 if hidden.any() else 0  # from zeros, another sequence starts
+        for _ in range(steps // 16):
+            forward(cell, inputs, hidden)
+        return forward(cell, inputs, hidden)
+
+    patch.setattr(GRUCell, "forward", changed)
+
+
+def convolve_512_positions(patch: pytest.MonkeyPatch) -> None:
+    forward = ConvNorm.forward
+    patch.setattr(ConvNorm, "forward", lambda layer, x: forward(layer, x[..., :512]))
+
+
+def attend_in_the_first_window(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Block, "attend_windows", lambda block, x: block.attn(x[:, :, : block.window].flatten(1, 2))[:, None])
+
+
 MUTATIONS = [
     Mutation("a position attends only to its neighbours", attend_to_neighbours,
              ("self_attention_sees_all_inputs_after_one_layer", "path_lengths_grow_as_the_table_says",
@@ -90,5 +120,9 @@ MUTATIONS = [
              ("residuals_alleviate_vanishing_gradients",)),
     Mutation("queries are computed one after the other", compute_one_query_at_a_time,
              ("self_attention_trains_faster_than_recurrence",), slow=True),
-    Mutation("windows are as large as the grid, timed", attend_to_the_whole_grid, ("seconds_grow_as_the_table_says",), slow=True),
+    Mutation("self-attention sees windows of 16 only", attend_within_windows_of_16, ("seconds_grow_as_the_table_says",),
+             slow=True),
+    Mutation("a GRU's steps take longer and longer", step_longer_and_longer, ("seconds_grow_as_the_table_says",), slow=True),
+    Mutation("a convolution computes 512 positions only", convolve_512_positions, ("seconds_grow_as_the_table_says",), slow=True),
+    Mutation("only the first window is computed", attend_in_the_first_window, ("seconds_grow_as_the_table_says",), slow=True),
 ]  # fmt: skip

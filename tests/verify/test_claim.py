@@ -61,10 +61,21 @@ def test_the_verdict_is_the_declared_one_only_if_every_measurement_holds():
         assert verdict_of(made(good, bad, **options)) is Verdict.FAILS
 
 
-def test_a_check_that_measures_nothing_or_raises_does_not_hold():
-    assert verdict_of(made()) is Verdict.FAILS
+def test_a_check_that_measures_nothing_or_raises_has_not_measured_the_claim():
+    [result] = verify([made()])
+    assert (result.verdict, result.reason) == (Verdict.ERROR, "the check measured nothing")
     [result] = verify([made_of(lambda: 1 / 0)])
-    assert (result.verdict, result.reason) == (Verdict.FAILS, "ZeroDivisionError: division by zero")
+    assert (result.verdict, result.reason) == (Verdict.ERROR, "ZeroDivisionError: division by zero")
+
+
+@pytest.mark.parametrize(("expected", "verdict"), [(1, Verdict.ERROR), (2, Verdict.FAILS)])
+def test_a_check_that_raises_after_a_false_measurement_does_not_hold(expected: int, verdict: Verdict):
+    def check() -> Iterator[Finding]:
+        yield equals("n", 1, expected)
+        raise RuntimeError("broken")
+
+    [result] = verify([Claim("1", "made", "words", ("001",), "A claim.", check)])
+    assert (result.verdict, result.reason) == (verdict, "RuntimeError: broken")
 
 
 def test_a_check_without_its_data_is_not_run_and_says_what_is_missing(monkeypatch, tmp_path):
@@ -72,6 +83,7 @@ def test_a_check_without_its_data_is_not_run_and_says_what_is_missing(monkeypatc
     [result] = verify([made(equals("n", 1, 1), data=("multi30k",))])
     assert result.verdict is Verdict.SKIPPED
     assert "multi30k" in result.reason
+    assert result.reason.endswith(". Run a recipe that reads it to download it.")
 
 
 def test_checks_neither_see_nor_change_the_random_numbers_of_others():

@@ -46,5 +46,7 @@ def test_an_entry_says_all_that_its_verdict_needs(claim: Claim):
         assert text == text.strip()
     if claim.condition:  # "It holds ..."
         assert claim.condition[0].islower() or claim.condition[0].isdigit(), claim.condition
+    if claim.right.partition(" ")[0].isalpha() and len(claim.right.partition(" ")[0]) > 1:  # "Right: it is ...", or a formula
+        assert claim.right[0].islower(), claim.right
     if claim.row.startswith("c"):
         assert claim.right or claim.why_not, "a correction says what is right"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from regard.verify.catalogue import all_claims
 from regard.verify.claim import Claim, Finding, Verdict, at_most, equals, refutes
 from regard.verify.plots import Curves
 from regard.verify.report import About, code_of, coverage, page
@@ -41,6 +42,21 @@ def results(monkeypatch, tmp_path: Path) -> list[Result]:
     monkeypatch.setenv("REGARD_DATA", str(tmp_path))
     return list(verify([made("1", check_what_fails), made("2", check_that_trains, "words", slow=True, data=("multi30k",)),
                         made("c3", check_something, right="It is 64")]))  # fmt: skip
+
+
+def check_that_raises() -> Iterator[Finding]:
+    yield equals("width", 64, 64)
+    raise OSError("no such model")
+
+
+def test_a_check_that_raises_is_shown_as_not_measured(write_claims, monkeypatch):
+    [result] = verify([made("1", check_that_raises)])
+    monkeypatch.setattr(write_claims, "mutations", list)
+    for text in (page([result]), "\n".join(write_claims.page([result], {}, ""))):
+        assert "could not be measured" in text
+        assert "OSError: no such model" in text
+        assert "does not hold<" not in text
+    assert '<article class="claim could-not-be-measured"' in page([result])
 
 
 class Tags(HTMLParser):
@@ -113,14 +129,46 @@ def test_the_page_of_the_documentation_has_a_line_for_each_measurement(results, 
     text = "\n".join(lines)
     assert "1 × the notes are wrong, 1 × does not hold, 1 × not run" in text
     assert "by `python docs/write_claims.py`, seed 0; " in text
-    assert "The 2 quick checks took 0 s; those that train models (`--slow`), 1 of them, took 0 s, the longest 0 s" in text
+    assert "The 2 quick checks took 0 s; the slow ones (`--slow`), 1 of them, took 0 s, the longest 0 s" in text
     assert "seeds" not in text
 
 
 def test_the_page_says_for_which_seeds_the_verdicts_stay(results, write_claims):
-    same = "With the seeds 0, 1, 2 the verdict of each quick check is the same"
-    quick = [result for result in results if not result.claim.slow]
-    assert write_claims.stability(results, {1: quick, 2: quick}) == f"{same}."
+    same = "With the seeds 0, 1, 2 the verdict of each check is the same"
+    assert write_claims.stability(results, {1: results, 2: results}) == f"{same}."
     changed = [Result(made("1", check_what_fails), Verdict.HOLDS)]
     different = f"{same}, except claim 1 (check what fails) with seed 2: holds."
-    assert write_claims.stability(results, {1: quick, 2: changed}) == different
+    assert write_claims.stability(results, {1: results, 2: changed}) == different
+
+
+@pytest.mark.parametrize("slow", [[], ["--slow"]])
+def test_every_measured_check_is_repeated_with_other_seeds(write_claims, monkeypatch, tmp_path: Path, slow: list[str]):
+    quick, long = made("1", check_something), made("2", check_that_trains, slow=True)
+    quoted = replace(made("3", check_what_fails), check=None, why_not="a quotation")
+    monkeypatch.setattr(write_claims, "choose", lambda slow: [claim for claim in (quick, long, quoted) if slow or not claim.slow])
+    monkeypatch.setattr(write_claims, "PAGE", tmp_path / "claims.md")
+    monkeypatch.setattr(write_claims, "mutations", list)
+    monkeypatch.setattr(sys, "argv", ["write_claims.py", "--seeds", "3", *slow])
+    asked = list[tuple[int, list[str]]]()
+    measure = write_claims.measure
+
+    def note(claims: list[Claim], seed: int) -> list[Result]:
+        asked.append((seed, [claim.row for claim in claims]))
+        return measure(claims, seed)
+
+    monkeypatch.setattr(write_claims, "measure", note)
+    write_claims.main()
+    measured = ["1", "2"] if slow else ["1"]
+    assert asked == [(0, [*measured, "3"]), (1, measured), (2, measured)]
+    assert "With the seeds 0, 1, 2 the verdict of each check is the same." in (tmp_path / "claims.md").read_text()
+
+
+def test_the_page_in_the_documentation_is_that_of_these_claims_and_mutations(write_claims):
+    lines = (DOCS / "claims.md").read_text(encoding="utf-8").splitlines()
+    claims, again = all_claims(), "run: python docs/write_claims.py --slow --seeds 3"
+    heads = [next(write_claims.rows(Result(claim, claim.intended, reason=claim.why_not))) for claim in claims]
+    assert [head for head in heads if head not in lines] == [], again
+    assert [line for line in write_claims.mutations() if line not in lines] == [], again
+    assert any(line.startswith(f"{coverage(claims)}. ") for line in lines), again
+    assert sum(line.startswith("| **") for line in lines) == len(claims), again
+    assert all(line in lines for line in (write_claims.INTRODUCTION + write_claims.POWER).splitlines()), again

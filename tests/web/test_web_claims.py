@@ -38,7 +38,7 @@ def test_a_claim_is_checked_when_its_page_is_opened(app):
     assert '<span class="verdict">holds</span>' in text
 
 
-@pytest.mark.parametrize("row", ["0", "89", "c29", "25%0a", "../25", "--help", "25 26"])
+@pytest.mark.parametrize("row", ["0", "88", "89", "c16", "c29", "25%0a", "../25", "--help", "25 26"])
 def test_no_other_claims_are_checked(app, row: str):
     assert ask(app, "GET", f"/claims/{row}").status == 404
 
