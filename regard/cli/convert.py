@@ -1,5 +1,7 @@
 """Verbs that convert checkpoints of other libraries: import, export."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +40,9 @@ def export(
     out: Annotated[Path, typer.Argument(help="The folder to create, or the file of word vectors.", show_default=False)],
     to: Annotated[str, typer.Option(
         help="The format: hf, for Hugging Face's from_pretrained; word2vec, a text file; pretrained, a small run.")] = "hf",
+    score: Annotated[str | None, typer.Option(
+        help="With --to pretrained: score it on this split, such as test; its card and `regard models` have the scores.",
+        show_default=False)] = None,
 ) -> None:  # fmt: skip
     """Convert a run for other libraries; or make a small run folder of it, to be shared.
 
@@ -48,14 +53,18 @@ def export(
 
     regard export runs/wikitext-word2vec --to word2vec vectors.txt
 
-    regard export runs/en-it --to pretrained regard/pretrained/en-it
+    regard export runs/en-it --to pretrained regard/pretrained/en-it --score test
     """
     from regard.interop import hf, pretrained, word2vec
     from regard.shipped import find_run
 
-    formats = {"hf": hf.export_run, "word2vec": word2vec.export_vectors, "pretrained": pretrained.export_pretrained}
+    small = partial(pretrained.export_pretrained, split=score or "")
+    formats: dict[str, Callable[[Path, Path], Sequence[str] | None]]
+    formats = {"hf": hf.export_run, "word2vec": word2vec.export_vectors, "pretrained": small}
     if to not in formats:
         raise ValueError(f"no format {to!r}; there is {', '.join(formats)}")
+    if score and to != "pretrained":
+        raise ValueError(f"--score {score} is for --to pretrained; to score a run use regard score {run} --on {score}")
     for line in formats[to](find_run(run), out) or ():
         note(f"note: {line}")
     write(f"saved in {out}")

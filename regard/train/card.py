@@ -6,13 +6,15 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # a card is read without torch
     from regard.config import Run
     from regard.tasks.metrics import Score
 
-__all__ = ["CardFacts", "card", "read_card", "usage"]
+__all__ = ["WEIGHTS_LICENCE", "CardFacts", "ScoreTable", "card", "read_card", "score_table", "usage"]
+
+WEIGHTS_LICENCE = "licence of the weights"  # a row of the cards of models that ship with regard
 
 
 def card(run: "Run", *, folder: Path, version: str, command: str, parameters: int, minutes: float, steps: int, loss: float,
@@ -37,7 +39,6 @@ def card(run: "Run", *, folder: Path, version: str, command: str, parameters: in
     article = "An" if run.family[0] in "aeiou" else "A"
     language = f"language: [{', '.join(languages)}]\n" if languages else ""
     rows = "".join(f"| {key} | {value} |\n" for key, value in facts.items())
-    table = "".join(_row(score) for score in scores)
     return f"""---
 library_name: regard
 tags: [{task.card.tag}, {run.family}]
@@ -51,15 +52,17 @@ tags: [{task.card.tag}, {run.family}]
 | | |
 |---|---|
 {rows}
-Scores on validation data{task.score_text(run)}:
-
-| | | computed on, signature |
-|---|---|---|
-{table}
+{score_table(f"validation data{task.score_text(run)}", scores)}
 Use it on the command line, or in Python:
 
 {usage(run, str(folder))}
 """
+
+
+def score_table(on: str, scores: "Sequence[Score]") -> str:
+    """Scores as a table with a heading; `on` says on which data, and how."""
+    rows = "".join(_row(score) for score in scores)
+    return f"Scores on {on}:\n\n| | | computed on, signature |\n|---|---|---|\n{rows}"
 
 
 def usage(run: "Run", name: str) -> str:
@@ -72,6 +75,16 @@ def usage(run: "Run", name: str) -> str:
     regard.load({json.dumps(name, ensure_ascii=False)}).{about.call}"""
 
 
+class ScoreTable(NamedTuple):
+    """Scores, and what they were computed on."""
+
+    on: str = ""  # which data, and how
+    scores: tuple[tuple[str, str, str], ...] = ()  # name, value, and the number of examples with a signature
+
+
+NO_SCORES = ScoreTable()
+
+
 @dataclass(frozen=True)
 class CardFacts:
     """What a card says; empty where it says nothing."""
@@ -79,8 +92,8 @@ class CardFacts:
     does: str = ""
     languages: tuple[str, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()  # the rows of its first table
-    scores: tuple[tuple[str, str, str], ...] = ()  # name, value, and what it was computed on
-    scored_on: str = ""  # which data, and how
+    valid: ScoreTable = NO_SCORES
+    test: ScoreTable = NO_SCORES  # of another split, if the run was scored on one when it was exported
     usage: str = ""  # the command
 
     def fact(self, key: str) -> str:
@@ -91,18 +104,25 @@ class CardFacts:
 def read_card(text: str) -> CardFacts:
     """Read what `card` has written."""
     does = re.search(r"^An? \S+ that (.+?), trained by regard", text, flags=re.M)
-    scored_on, command = re.search(r"^Scores on (.*):$", text, flags=re.M), re.search(r"^Use it .*\n\n +(.*)$", text, flags=re.M)
+    command = re.search(r"^Use it .*\n\n +(.*)$", text, flags=re.M)
     languages = re.search(r"^language: \[(.*)\]$", text, flags=re.M)
-    rows = [re.split(r"(?<!\\)\|", line.strip()[1:-1]) for line in text.splitlines() if re.match(r"\| [^|]", line)]
-    cells = [[cell.strip().strip("`").replace("\\|", "|") for cell in row] for row in rows]
+    facts, *tables = re.split(r"^Scores on (?=.*:$)", text, flags=re.M)
+    scores = [ScoreTable(table.partition(":\n")[0], tuple((a, b, c) for a, b, c in _cells(table, 3))) for table in tables]
     return CardFacts(
         does[1] if does else "",
         tuple(languages[1].split(", ")) if languages else (),
-        tuple((row[0], row[1]) for row in cells if len(row) == 2),
-        tuple((row[0], row[1], row[2]) for row in cells if len(row) == 3 and row[0]),
-        scored_on[1] if scored_on else "",
+        tuple((a, b) for a, b in _cells(facts, 2)),
+        scores[0] if scores else NO_SCORES,
+        scores[1] if scores[1:] else NO_SCORES,
         command[1] if command else "",
     )
+
+
+def _cells(text: str, columns: int) -> list[list[str]]:
+    """The cells of the rows of a table that have a name and so many columns."""
+    rows = [re.split(r"(?<!\\)\|", line.strip()[1:-1]) for line in text.splitlines() if re.match(r"\| [^|]", line)]
+    cells = [[cell.strip().strip("`").replace("\\|", "|") for cell in row] for row in rows]
+    return [row for row in cells if len(row) == columns and row[0]]
 
 
 def _row(score: "Score") -> str:
