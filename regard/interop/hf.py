@@ -54,7 +54,7 @@ def fetch(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise ValueError(f"no folder {name}, and huggingface_hub is not installed: pip install 'regard[hub]'") from None
+        raise ValueError(f"no folder {name}, and huggingface_hub is not installed: pip install huggingface_hub") from None
     try:
         return Path(snapshot_download(name, allow_patterns=FETCHED))
     except (OSError, ValueError) as error:  # no network, unknown name, invalid name

@@ -148,7 +148,7 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(regard, tmp_path):
 
 def test_without_the_extra_it_says_how_to_install_it(regard, runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert_refused(regard("serve", runs["gpt"]), "pip install 'regard[serve]'")
+    assert_refused(regard("serve", runs["gpt"]), "pip install fastapi uvicorn prometheus-client")
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):

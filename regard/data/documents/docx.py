@@ -42,7 +42,7 @@ def read_docx(content: bytes) -> Document:
     try:
         import docx
     except ImportError:
-        raise ValueError("needs python-docx; pip install 'regard[documents]'") from None
+        raise ValueError("needs a package: pip install python-docx") from None
     _check_archive(content)
     try:
         opened = docx.Document(io.BytesIO(content))

@@ -190,7 +190,7 @@ def _require(library: str, file: Path) -> ModuleType:
     try:
         return importlib.import_module(library)
     except ImportError:
-        raise ValueError(f"{file} needs {library.split('.')[0]}; pip install 'regard[tables]'") from None
+        raise ValueError(f"{file} needs a package: pip install {library.split('.')[0]}") from None
 
 
 def _short(error: BaseException) -> str:
