@@ -125,6 +125,9 @@ def _card(text: str, run: Run, recipe: str, size: int, scores: str, ships: bool)
     rows = f"| weights | float16, {format_size(size)}; computed in float32; validation scores were computed before rounding |\n"
     if ships:
         rows += f"| {WEIGHTS_LICENCE} | {LICENCE}, as regard{_credit(run)} |\n"
+    text = re.sub(r"^\| (weights|licence of the weights) \|.*\n", "", text, flags=re.M)  # of an earlier export
+    if scores:
+        text = re.sub(r"^Scores on (?!validation)(?s:.*?)(?=^Use it)", "", text, flags=re.M)
     text = _replace(r"^# .*$", lambda _: f"# {run.name}", text)
     text = _replace(r"^(Use it on the command line, or in Python:\n\n)(?s:.*)",
                     lambda found: f"{scores}{found[1]}{usage(run, run.name)}\n", text)  # fmt: skip

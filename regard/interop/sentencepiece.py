@@ -78,7 +78,7 @@ def read_sentencepiece(file: Path) -> SentencePieceModel:
 
 
 class _DamagedError(ValueError):
-    """Bytes that are no ModelProto."""
+    """Bytes that are not a ModelProto."""
 
 
 Value = int | float | bytes
@@ -167,7 +167,7 @@ def _parse_model(content: bytes) -> SentencePieceModel:
 
 
 def _check(read: _Message) -> None:
-    """Refuse what is no model, and what would be split otherwise here."""
+    """Refuse a damaged model, and one that SentencePiece would split otherwise than regard."""
     if not read.pieces:
         raise _DamagedError("it has no pieces")
     texts = [piece.text for piece in read.pieces]
@@ -180,6 +180,8 @@ def _check(read: _Message) -> None:
     if read.trainer.algorithm not in (UNIGRAM, BPE):
         name = ALGORITHMS.get(read.trainer.algorithm, read.trainer.algorithm)
         raise ValueError(f"has model_type = {name}; regard reads unigram and bpe")
+    if read.trainer.algorithm == BPE and any(piece.kind is Kind.UNUSED for piece in read.pieces):
+        raise ValueError("is a BPE model with unused pieces, through which SentencePiece merges; regard does not support them")
     if read.trainer.whitespace_as_suffix:
         raise ValueError("has treat_whitespace_as_suffix = true, which regard does not support")
     if read.denormalizer.charsmap:

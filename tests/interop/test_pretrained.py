@@ -97,6 +97,8 @@ def test_the_card_has_the_scores_of_a_split_that_is_asked_for(regard, small_run,
     assert card.valid.on.startswith("validation data, ")
     assert before.test.scores == ()
     assert card.usage == 'regard translate tiny "…"'
+    export_pretrained(tmp_path / "tiny", tmp_path / "again" / "tiny", "test")  # nothing comes twice
+    assert (tmp_path / "again" / "tiny" / "README.md").read_text() == (tmp_path / "tiny" / "README.md").read_text()
     assert_refused(regard("export", small_run, "--to", "hf", tmp_path / "hf", "--score", "test"), "regard score", "--on test")
     assert_refused(regard("export", small_run, "--to", "pretrained", tmp_path / "b", "--score", "tset"), "tset")
     assert not (tmp_path / "b").exists()

@@ -78,7 +78,7 @@ def test_tokens_and_texts_are_those_of_marian_tokenizer(folder):
 
 
 def test_random_tokens_decode_as_in_marian_tokenizer(folder):
-    """Also bytes that are no character."""
+    """Also bytes that are not characters."""
     theirs, rng = transformers.MarianTokenizer.from_pretrained(folder), random.Random(1)
     target = ours(folder)[1]
     rows = [[rng.randrange(target.vocab) for _ in range(rng.randint(1, 12))] for _ in range(300)]
@@ -89,16 +89,14 @@ def test_random_tokens_decode_as_in_marian_tokenizer(folder):
 @pytest.mark.skipif(
     not (DATA / "multi30k").exists(), reason="set REGARD_DATA to a folder that holds multi30k/, tatoeba-*/ and others"
 )
-def test_ten_thousand_sentences_are_split_as_by_marian_tokenizer(tmp_path):
+def test_ten_thousand_sentences_are_split_as_by_marian_tokenizer(folder):
     texts: list[str] = []
     for name, columns in SETS:
         with gzip.open(DATA / name, "rt", encoding="utf-8") as rows:
             found = [row.rstrip("\n").split("\t") for row in rows]
-        texts += [row[column] for row in random.Random(1).sample(found, min(len(found), 600)) for column in columns]
-    texts += hostile(3000)
+        texts += [row[column] for row in random.Random(1).sample(found, min(len(found), 800)) for column in columns]
     assert len(texts) >= 10_000
-    tokenizer_folder(tmp_path / "marian", scripts=("latin", "devanagari"), lacking=40, vocab=1000)
-    assert_same(tmp_path / "marian", texts)
+    assert_same(folder, [*texts, *hostile(3000)])
 
 
 def test_what_a_text_spells_is_never_a_special_token(folder):
@@ -268,6 +266,33 @@ def test_a_model_that_would_be_read_otherwise_is_refused(options, message, publi
     train_spm(folder / "source.spm", lines(), 300, **{key: str(tmp_path / "rules.tsv") if value == "RULES" else value
                                                       for key, value in options.items()})  # fmt: skip
     assert_run_refused(folder, message)
+
+
+def make_unused(file: Path, text: str) -> None:
+    """Give a piece of a model the type UNUSED, which SentencePiece's tools for smaller vocabularies give."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto.FromString(file.read_bytes())
+    (found,) = (piece for piece in proto.pieces if piece.piece == text)
+    found.type = found.UNUSED
+    file.write_bytes(proto.SerializeToString())
+
+
+def test_no_text_is_split_into_unused_pieces_of_a_unigram_model(tmp_path):
+    tokenizer_folder(tmp_path / "marian")
+    texts = ["the the model", *lines()[:200]]
+    before = ours(tmp_path / "marian")[0].encode(texts)
+    make_unused(tmp_path / "marian" / "source.spm", "▁the")
+    assert ours(tmp_path / "marian")[0].encode(texts) != before
+    assert_same(tmp_path / "marian", texts)
+
+
+def test_a_bpe_model_with_unused_pieces_is_refused(published, tmp_path):
+    """SentencePiece merges through them, and takes such a piece apart again at the end."""
+    folder = shutil.copytree(published, tmp_path / "marian")
+    train_spm(folder / "source.spm", lines(), 300, model_type="bpe")
+    make_unused(folder / "source.spm", "▁the")
+    assert_run_refused(folder, r"source\.spm is a BPE model with unused pieces, through which .*; use another checkpoint")
 
 
 def test_every_prefix_of_a_model_is_read_or_refused(published, tmp_path):
