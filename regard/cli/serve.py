@@ -71,7 +71,8 @@ def serve(runs: Runs = None, host: Host = "127.0.0.1", port: Port = 8000, api_ke
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "regard":
             raise
-        raise ValueError(f"regard serve needs the package {missing.name}: pip install fastapi uvicorn prometheus-client") from None
+        why = f"regard serve needs the package {missing.name}: pip install fastapi uvicorn prometheus-client"
+        raise ValueError(why) from None
 
     if not is_loopback(host) and not api_key:
         raise ValueError(f"--host {host} lets other machines ask this server; set REGARD_API_KEY, or give --api-key")
