@@ -2,6 +2,9 @@
 
     python benchmarks/screenshots.py runs/phrasebook "They do not want the old cats here" --out shots
     python benchmarks/screenshots.py runs/vit boot.png --out shots --views answer,heads
+    python benchmarks/screenshots.py en-it "She gave me the book that I had asked for." --views answer --at-rest
+
+The last one is docs/explorer.png, but for its margins.
 
 Starts a server on a free port, opens Debian's Chromium through Playwright, and writes NAME-VIEW-light-wide.png and so on.  An
 input that is the path of a file is sent as a file.
@@ -19,11 +22,12 @@ from pathlib import Path
 import uvicorn
 from playwright.sync_api import Browser, Page, Request, sync_playwright
 
+from regard.shipped import find_run
 from regard.web.explorer import ServedRun
 from regard.web.server import create_app
 
 VIEWS = ("answer", "heads", "steps", "whatif", "decoding", "learning")
-SIZES = {"wide": (1440, 900, 1), "phone": (360, 800, 2)}  # width, height, device pixels per CSS pixel
+SIZES = {"wide": (1288, 900, 1.5), "phone": (360, 800, 2)}  # width, height, device pixels per CSS pixel
 FIRST = {"answer": ".answer-stage .words:last-of-type [data-unit]", "heads": "[data-head]", "whatif": ".head-switch"}
 FRAMES = "() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -79,17 +83,19 @@ class Visit:
         self.page.locator("#composer[aria-busy=false]").wait_for()
         self.settle()
 
-    def open(self, view: str) -> None:
-        """Open a view and do what a visitor would do first, so that its picture is not that of a page at rest."""
+    def open(self, view: str, at_rest: bool) -> None:
+        """Open a view and, unless its picture is to be that of a page at rest, do what a visitor would do first."""
         self.page.locator(f"#tab-{view}").click()
         self.settle()
+        if at_rest:
+            return
         found = self.page.locator(f"#panel-{view} {FIRST.get(view, '.none')}")
         if count := found.count():
             found.nth(count // 2).click()
             self.settle()
 
 
-def shoot(browser: Browser, address: str, what: str, name: str, out: Path, views: list[str]) -> None:
+def shoot(browser: Browser, address: str, what: str, name: str, out: Path, views: list[str], at_rest: bool) -> None:
     """All pictures of one run."""
     for size, (width, height, ratio) in SIZES.items():
         for scheme in ("light", "dark"):
@@ -98,7 +104,7 @@ def shoot(browser: Browser, address: str, what: str, name: str, out: Path, views
             visit = Visit(context.new_page(), address)
             visit.inspect(what)
             for view in views:
-                visit.open(view)
+                visit.open(view, at_rest)
                 visit.page.evaluate("window.scrollTo(0, 0)")
                 visit.page.screenshot(path=out / f"{name}-{view}-{scheme}-{size}.png", full_page=True)
                 if view == "heads":
@@ -110,15 +116,16 @@ def shoot(browser: Browser, address: str, what: str, name: str, out: Path, views
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("run", type=find_run, help="run folder, or a model that ships")
     parser.add_argument("input", help="a text, or the path of a picture or recording")
     parser.add_argument("--out", type=Path, default=Path("shots"), help="folder of the pictures")
     parser.add_argument("--views", default=",".join(VIEWS), help="names of views, separated by commas")
+    parser.add_argument("--at-rest", action="store_true", help="nothing is chosen in the views")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     with serve(options.run) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        shoot(browser, address, options.input, options.run.resolve().name, options.out, options.views.split(","))
+        shoot(browser, address, options.input, options.run.resolve().name, options.out, options.views.split(","), options.at_rest)
         browser.close()
 
 
