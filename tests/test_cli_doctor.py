@@ -140,12 +140,12 @@ def test_a_data_folder_that_is_missing_and_a_cache_that_cannot_be_written_fail(m
 
 
 def test_data_sets_are_found_by_their_files(monkeypatch, tmp_path):
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path))
     (tmp_path / "multi30k").mkdir()
     (tmp_path / "cifar10").mkdir()
     for name in ("multi30k/train.en.gz", "multi30k/train.de.gz", "cifar10/cifar-10-binary.tar.gz"):
         assert f"{name.partition('/')[0]} (" in next(module._data_sets()).found
         (tmp_path / name).write_bytes(b"")
-        monkeypatch.setenv("REGARD_DATA", str(tmp_path))
     (check,) = module._data_sets()
     assert check.found.startswith("cifar10, multi30k; downloaded when first used: tatoeba-en-it (8.0 MB), ")
 
