@@ -3,16 +3,14 @@
 Shapes: T tokens, D width, H heads, E = D / H width of one head.
 """
 
-import statistics
-import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from regard.data.text.tokenizer import Tokenizer
 from regard.layers.attention import Attention, attend
@@ -23,6 +21,7 @@ from regard.models.transformer import SIZES, Transformer, TransformerConfig
 from regard.tasks.load import load
 from regard.tasks.translation import Translator
 from regard.verify.claim import Finding, at_least, at_most, between, claim, close, equals, refutes
+from regard.verify.measures import Points, count_flops, least_cpu_seconds, minimize
 from regard.verify.plots import Curves, Heatmap
 from regard.view.cost import cost
 
@@ -38,8 +37,8 @@ PAIRS = tuple(permutations(PEOPLE, 2))
 STEPS = 50  # of training
 
 
-def learn_both_readings(heads: int, dim: int = 32) -> tuple[list[tuple[float, float]], float, Tensor]:
-    """One layer learns to name both owners of the telescope at that word: → losses, share of sentences right, weights (H, T).
+def learn_both_readings(heads: int, dim: int = 32) -> tuple[Points, float, Tensor]:
+    """One layer learns to name both owners of the telescope at that word: → losses, fraction of sentences right, weights (H, T).
 
     The weights are those of "telescope" in the notes' sentence.
     """
@@ -48,18 +47,14 @@ def learn_both_readings(heads: int, dim: int = 32) -> tuple[list[tuple[float, fl
     owners = torch.tensor([[PEOPLE.index(person) for person in pair] for pair in PAIRS])  # by the first and the second reading
     embed = Embed(nn.Embedding(len(WORDS), dim), SinusoidalPositions(dim), dropout=0.0)
     attention, readings = Attention(dim, heads), nn.Linear(dim, 2 * len(PEOPLE))
-    layers = nn.ModuleList([embed, attention, readings])
-    optimizer, losses = torch.optim.Adam(layers.parameters(), lr=0.01), list[tuple[float, float]]()
-    for step in range(STEPS):
-        logits = readings(attention(embed(ids))[:, -1]).unflatten(-1, (2, -1))  # (sentences, 2, people)
-        loss = F.cross_entropy(logits.flatten(0, 1), owners.flatten())
-        losses.append((step, loss.item()))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+
+    def read() -> Tensor:
+        return readings(attention(embed(ids))[:, -1]).unflatten(-1, (2, -1))  # (sentences, 2, people)
+
+    weights = nn.ModuleList([embed, attention, readings]).parameters()
+    losses = minimize(weights, lambda: F.cross_entropy(read().flatten(0, 1), owners.flatten()), STEPS, lr=0.01)
     with torch.no_grad(), record_calls(attention, "") as calls:
-        logits = readings(attention(embed(ids))[:, -1]).unflatten(-1, (2, -1))
-    right = (logits.argmax(-1) == owners).all(-1).float().mean().item()
+        right = (read().argmax(-1) == owners).all(-1).float().mean().item()
     return losses, right, calls[0].weights[PAIRS.index(("man", "astronomer")), :, -1]
 
 
@@ -149,23 +144,17 @@ def all_heads_cost_as_much_as_one_of_full_width() -> Iterator[Finding]:
     yield close("FLOPs of 8 heads of full width / FLOPs of one", flops(8, width=512) / flops(1), 8.0, rel=0.05)
     models = [cost("transformer", replace(SIZES["base"], heads=heads, depth=1), 30, 30)[-1] for heads in (1, 8)]
     yield equals("parameters and FLOPs of a Transformer of one layer with 8 heads and with 1", models[1][1:3], models[0][1:3])
-    x, layers = torch.randn(1, 64, 512), {heads: Attention(512, heads).eval() for heads in (1, 8)}
-    seconds: dict[int, list[float]] = {heads: [] for heads in layers}
+    x, layers = torch.randn(1, 128, 512), {heads: Attention(512, heads).eval() for heads in (1, 8)}
     with torch.no_grad():
-        for _ in range(15):  # in turns, in CPU time: the machine may be busy
-            for heads, layer in layers.items():
-                start = time.process_time()
-                layer(x)
-                seconds[heads].append(time.process_time() - start)
-    one, eight = (statistics.median(turns) for turns in seconds.values())
-    yield at_most("CPU time of 8 heads / of one head, 64 tokens", eight / one, 2.0)
+        one, eight = least_cpu_seconds({f"{heads}": partial(layer, x) for heads, layer in layers.items()}, rounds=15).values()
+    yield at_most("CPU seconds of 8 heads / of one head, 128 tokens", eight / one, 1.3)
 
 
 def flops(heads: int, width: int = 0) -> int:
     """FLOPs of the matrix products of attention between 128 tokens of width 512."""
-    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        Attention(512, heads, width=width)(torch.empty(1, 128, 512))
-    return counter.get_total_flops()
+    with torch.device("meta"), torch.no_grad():
+        layer, x = Attention(512, heads, width=width), torch.empty(1, 128, 512)
+        return count_flops(lambda: layer(x))
 
 
 @claim(33, "001", "It is a misconception that attention performs a vector similarity search.")
@@ -182,7 +171,8 @@ def attention_is_no_similarity_search() -> Iterator[Finding]:
     x = F.normalize(torch.randn(20, 64), dim=-1)
     _, weights = attend(x, x, x, scale=8.0, need_weights=True)
     assert weights is not None
-    yield equals("the same of softmax(x xᵀ), how often", (weights.argmax(-1) == torch.arange(20)).float().mean().item(), 1.0)
+    yield equals("the same of softmax(x xᵀ), a similarity search but for its other weights",
+                 (weights.argmax(-1) == torch.arange(20)).float().mean().item(), 1.0)  # fmt: skip
     others = 1 - weights.diagonal().max().item()
     yield between("the least weight of the other vectors there, which a search would not return", others, 1e-4, 0.5)
 
@@ -201,7 +191,7 @@ def the_dropout_of_attention_must_be_passed_on() -> Iterator[Finding]:
     rate = 0.3
     theirs = MultiHeadedAttention(8, 512)  # as in make_model(…, dropout=0.3)
     dropped = (theirs.dropout(torch.ones(40_000)) == 0).float().mean().item()
-    yield refutes("weights that the notes' layer drops in a model with dropout 0.3, as a fraction", dropped, rate, by=0.1)
+    yield refutes("the notes' class, copied: fraction of weights it drops in a model with dropout 0.3", dropped, rate, by=0.1)
     model = Transformer(TransformerConfig(20, 32, 1, 8, attention_dropout=rate))
     tokens = torch.randint(4, 20, (500, 1))  # one token: its only weight is 1, and so is the mean with dropout
     for name in ("encoder.0.attn", "decoder.0.attn", "decoder.0.cross"):

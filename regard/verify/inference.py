@@ -10,7 +10,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from regard.data.text.batches import pad
 from regard.data.text.tokenizer import BOS, EOS
@@ -24,6 +23,7 @@ from regard.tasks.metrics import translation_scores
 from regard.tasks.task import ScoreOptions
 from regard.tasks.translation import Translator, translate_split
 from regard.verify.claim import Finding, at_least, at_most, between, claim, close, equals, not_checkable
+from regard.verify.measures import count_flops
 from regard.verify.plots import Curves, Heatmap
 
 __all__: list[str] = []
@@ -35,7 +35,7 @@ VOCAB, LIMIT = 7, 3  # of the model whose outputs are all listed
 @cache
 def shipped() -> Translator:
     """The English-Italian translator that ships with the package."""
-    found = load("en-it")
+    found = load("en-it", "cpu")
     assert isinstance(found, Translator)
     return found
 
@@ -184,8 +184,8 @@ def most_probable(model: Transformer, source: Tensor) -> Tensor:
 
 
 @claim(59, "000 003", "Greedy search usually does not perform very well; beam search generally performs better.", slow=True,
-       data=(ITALIAN,), condition="for beam search, which gains 0.5 to 4 BLEU; greedy search is no bad one: it has 95 % of "
-       "that BLEU")  # fmt: skip
+       data=(ITALIAN,), condition="for the comparison: a beam of 5 gains 0.5 to 4 BLEU; greedy search reaches at least 95 % of "
+       "the BLEU of a beam of 5")  # fmt: skip
 def beams_translate_better_than_greedy_search() -> Iterator[Finding]:
     bleu = list[tuple[float, float]]()
     for width in (1, 2, 5):
@@ -193,41 +193,31 @@ def beams_translate_better_than_greedy_search() -> Iterator[Finding]:
         score, *_ = translation_scores(found.answers, found.references, tokenized=False)
         bleu.append((width, score.value))
     yield at_least(f"BLEU of greedy search, {score.signature}", bleu[0][1], 50)
-    yield between("gain by 5 beams, BLEU", bleu[2][1] - bleu[0][1], 0.5, 4)
-    yield at_least("BLEU of greedy search, as a fraction of that of 5 beams", bleu[0][1] / bleu[2][1], 0.95)
+    yield between("gain by a beam of 5, BLEU", bleu[2][1] - bleu[0][1], 0.5, 4)
+    yield at_least("BLEU of greedy search, as a fraction of that of a beam of 5", bleu[0][1] / bleu[2][1], 0.95)
     yield Curves("English to Italian, Tatoeba", "beam size B", "BLEU of the test set", {"en-it": bleu})
 
 
 @claim(64, "001", "Training cost 3.3 · 10¹⁸ FLOPs for the base model and 2.3 · 10¹⁹ for the big one.",
-       condition="for what 8 GPUs can compute in the time of training; the model's products are a third of it")  # fmt: skip
+       condition="for what 8 GPUs of 9.5 TFLOPS can compute in the 12 and 84 hours that the paper names; the products of our "
+       "model, in as many steps, are 0.3 of it for the base model and 0.4 for the big one")  # fmt: skip
 def training_cost_is_the_time_of_the_gpus() -> Iterator[Finding]:
     model, source = small(), torch.randint(4, 40, (8, 25))
     model.requires_grad_(True)
-    with FlopCounterMode(display=False) as counter:
-        features = model.features(source, source)
-        forward = counter.get_total_flops()
-        features.sum().backward()
-    times = counter.get_total_flops() / forward
+    both = count_flops(lambda: model.features(source, source).sum().backward())
+    times = both / count_flops(lambda: model.features(source, source))
     yield between("FLOPs of a forward and a backward pass, over those of the first", times, 2.9, 3.1)
     tokens = 25_000  # of a batch, in each language, in sentences of 25
-    for name, steps, hours, printed in (("base", 100_000, 12, 3.3e18), ("big", 300_000, 84, 2.3e19)):
+    for name, steps, printed, low, high in (("base", 100_000, 3.3e18, 0.27, 0.31), ("big", 300_000, 2.3e19, 0.4, 0.44)):
         counted = times * forward_flops(name) * tokens / 25 * steps
-        gpus = hours * 3600 * 8 * 9.5e12  # P100s, as the paper estimates them
-        yield close(
-            f"{name}: the paper's {hours} hours of 8 GPUs with 9.5 TFLOPS, multiplied, over the table",
-            gpus / printed,
-            1.0,
-            within=0.02,
-        )
-        yield between(f"{name}: FLOPs of {steps:,} steps of our model, over the table", counted / printed, 0.2, 0.6)
+        yield between(f"{name}: FLOPs of {steps:,} steps of our model, over the table", counted / printed, low, high)
 
 
 def forward_flops(size: str) -> int:
     """Of a pair of sentences of 25 tokens each."""
     model, tokens = build_without_memory(lambda: Transformer(SIZES[size])), torch.ones(1, 25, dtype=torch.long, device="meta")
-    with torch.no_grad(), torch.device("meta"), FlopCounterMode(display=False) as counter:
-        model(tokens, tokens)
-    return counter.get_total_flops()
+    with torch.no_grad(), torch.device("meta"):
+        return count_flops(lambda: model(tokens, tokens))
 
 
 not_checkable(

@@ -1,4 +1,4 @@
-"""Captions and speech: attention over the places of an image and the frames of a sound.
+"""Captions and speech: attention over the locations of an image and the frames of a sound.
 
 Shapes: B batch, S places or source tokens, D width of each, T tokens, M queries, N keys, F frames, C channels, V vocabulary,
 Y X rows and columns of a grid.
@@ -48,6 +48,7 @@ from regard.tasks.task import ScoreOptions
 from regard.tasks.translation import Translator, sequence_loss
 from regard.train.loop import fit
 from regard.verify.claim import Finding, at_least, at_most, claim, close, equals
+from regard.verify.measures import Points, depends_on
 from regard.verify.plots import Curves, Heatmap
 from regard.view.caption_maps import attention_inside, map_caption
 from regard.view.maps import cross_attention
@@ -72,8 +73,8 @@ SMALL_SPEECH = ("model.dim=48", "model.depth=2", "model.kernel=7", "model.dropou
 TONES = {4: 400.0, 5: 1000.0, 6: 2500.0}  # Hz of each spoken token
 
 
-@claim(18, "001", "In captioning, e_ti = f_att(h_i, s_{t-1}) by an MLP, α_t is its softmax over all places h_i of the image, and "
-       "c_t = Σ_i α_ti h_i, another context for every word.")  # fmt: skip
+@claim(18, "001", "In captioning, e_ti = f_att(h_i, s_{t-1}) by an MLP, α_t is its softmax over all locations h_i of the image, "
+       "and c_t = Σ_i α_ti h_i, another context for every word.")  # fmt: skip
 def a_captioner_attends_by_the_formulas() -> Iterator[Finding]:
     model = Captioner(CaptionerConfig(encoder=ENCODER, vocab=20, dim=16, hidden=24, align=8)).eval()
     cross, states = model.decoder.cross, torch.randn(2, 3, 24)
@@ -87,7 +88,7 @@ def a_captioner_attends_by_the_formulas() -> Iterator[Finding]:
             for of_image, image in zip(states, places, strict=True)
         ])  # fmt: skip
         alpha = e.exp() / e.exp().sum(-1, keepdim=True)
-        yield close("α of 3 states over 16 places, against a loop", weights, alpha, within=EXACT)
+        yield close("α of 3 states over 16 locations, against a loop", weights, alpha, within=EXACT)
         yield close("contexts, against Σ α h", context, torch.einsum("bts,bsd->btd", alpha, places), within=EXACT)
         looks = model.features(torch.randn(2, 3, 32, 32), torch.randint(20, (2, 6))).weights
     assert looks is not None
@@ -101,7 +102,7 @@ def a_caption_is_differentiable_back_to_the_pixels() -> Iterator[Finding]:
     model = Captioner(config).eval().double()
     image, target = torch.randn(1, 3, 64, 64, dtype=torch.double, requires_grad=True), torch.randint(20, (1, 6))
     [of_place] = torch.autograd.grad(model.encode(image)[0, 0].sum(), image)
-    yield equals("pixels of the far corner that the first place sees", int((of_place[0, :, 32:, 32:] != 0).sum()), 0)
+    yield equals("pixels of the far corner that the first location sees", int((of_place[0, :, 32:, 32:] != 0).sum()), 0)
     yield at_least("pixels of its own corner that it sees, of 192", int((of_place[0, :, :8, :8] != 0).sum()), 150)
 
     def loss(x: Tensor) -> Tensor:
@@ -127,7 +128,7 @@ def a_captioner_looks_at_the_shape_it_names() -> Iterator[Finding]:
     inside = [attention_inside(found.grid, found.box, SIDE, GROW, found.shift) for found in named]
     chance = [attention_inside(torch.ones_like(found.grid), found.box, SIDE, GROW, found.shift) for found in named]
     yield at_least("attention inside the shape that a word names, mean", sum(inside) / max(1, len(named)), 0.6)
-    yield at_most("what attention to all places alike has inside", sum(chance) / max(1, len(named)), 0.35)
+    yield at_most("what attention to all locations alike has inside", sum(chance) / max(1, len(named)), 0.35)
     with ablate(captioner, {"decoder.cross": None}):
         blind = captioner.caption([each.image for each in made])
     yield at_most("exact captions without the attended context", exact(made, blind), 4)
@@ -153,7 +154,7 @@ def a_map_for_each_word_shows_where_a_captioner_looks() -> Iterator[Finding]:
     own = sum(attention_inside(found.grid, found.box, SIDE, GROW, found.shift)
               > attention_inside(found.grid, found.other, SIDE, GROW, found.shift) for found in named)  # fmt: skip
     yield at_least("words for a shape whose map has more in it than in the other shape: fraction", own / max(1, len(named)), 0.9)
-    yield Heatmap(f"A map for each word: {caption.text}", "place of the image, row by row", "word", maps.flatten(1), words,
+    yield Heatmap(f"A map for each word: {caption.text}", "location in the image, row by row", "word", maps.flatten(1), words,
                   z="weight")  # fmt: skip
 
 
@@ -162,7 +163,7 @@ def a_map_for_each_word_shows_where_a_captioner_looks() -> Iterator[Finding]:
 def attention_reads_a_grid_as_a_set_of_vectors() -> Iterator[Finding]:
     grid, queries = torch.randn(1, 12, 5, 7), torch.randn(3, 12)  # (B, D, H, W), (M, D)
     z = to_tokens(grid)[0]  # (N, D)
-    yield equals("vectors of a grid of 5 × 7 places, width 12", list(z.shape), [35, 12])
+    yield equals("vectors of a grid of 5 × 7 locations, width 12", list(z.shape), [35, 12])
     outputs, weights = attend(queries, z, z, scale=1.0, need_weights=True)
     assert weights is not None
     expected = list[Tensor]()
@@ -205,7 +206,7 @@ def a_translator_to_hindi_reads_its_source() -> Iterator[Finding]:
     tokenizer = train_tokenizer([side for pair in pairs["train"] for side in pair], "bpe", 2000)
     model = Transformer(TransformerConfig(vocab=tokenizer.vocab, dim=96, depth=1, heads=4, mlp_ratio=2))
     valid = to_batch(pairs["valid"][:500], tokenizer)
-    optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.002), list[tuple[float, float]]()
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.002), Points()
     for step in range(300):
         chosen = torch.randint(len(pairs["train"]), (48,)).tolist()
         losses.append((step, train_step(model, optimizer, to_batch([pairs["train"][row] for row in chosen], tokenizer))))
@@ -225,7 +226,7 @@ def cross_attention_joins_two_modalities() -> Iterator[Finding]:
     captioner, speech = CaptionTransformer(config).eval(), Conformer(tiny_conformer(decoder_depth=1, ctc_weight=0.3)).eval()
     image, frames, words = torch.randn(1, 3, 32, 32), torch.randn(1, 40, 16), torch.randint(4, 8, (1, 5))
     models: dict[str, tuple[nn.Module, Callable[[Tensor], Tensor], Tensor, int]] = {
-        "words of a caption × places": (captioner, lambda source: captioner(source, words), image, 16),
+        "words of a caption × locations": (captioner, lambda source: captioner(source, words), image, 16),
         "words of a transcript × frames": (speech, lambda source: speech(source, None, words), frames, 20),
     }
     for name, (model, logits, source, keys) in models.items():
@@ -302,7 +303,7 @@ def ctc_sums_over_all_paths() -> Iterator[Finding]:
 
 @claim(84, "001", "Transformer-based models recognise speech, as encoder-decoder or with CTC.", slow=True)
 def conformers_learn_to_hear_tones() -> Iterator[Finding]:
-    lines = dict[str, list[tuple[float, float]]]()
+    lines = dict[str, Points]()
     for name, changes in (("CTC", {}), ("CTC and decoder", {"decoder_depth": 1, "ctc_weight": 0.3})):
         model = Conformer(tiny_conformer(dropout=0.0, **changes))
         optimizer, lines[name] = torch.optim.Adam(model.parameters(), lr=0.005), []
@@ -453,8 +454,7 @@ def tiny_conformer(**changes: Any) -> ConformerConfig:
 
 def seen_frames(y: Tensor, x: Tensor) -> list[int]:
     """The frames of x (1, F, D) that the middle one of y depends on."""
-    [gradient] = torch.autograd.grad(y[0, y.shape[1] // 2].square().sum(), x)
-    return gradient[0].abs().sum(-1).nonzero()[:, 0].tolist()
+    return depends_on(y[0, y.shape[1] // 2], x)[0].any(-1).nonzero()[:, 0].tolist()
 
 
 def tone_batch(count: int) -> SpeechBatch:

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from regard.layers.attention import Attention
 from regard.layers.block import EncoderBlock
 from regard.layers.conv import batch_norm
+from regard.layers.embed import Embed
 from regard.layers.mlp import MLP
 from regard.layers.norm import PostNorm, PreNorm
-from regard.layers.positions import SinusoidalPositions
+from regard.layers.positions import LearnedPositions, SinusoidalPositions
 from regard.models.conformer import ConvolutionModule
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.verify.claim import Finding, at_least, at_most, between, claim, close, equals, refutes
@@ -238,7 +239,7 @@ def rms(x: Tensor) -> float:
 @claim("c25", "003", "x_j = (x_j - μ_j) / √(σ² + ε) has all values between 0 and 1; CAT's position embedding starts "
        "with 1664.068.",
        right="each item has its own σ_j; its values have mean 0, mean square 1 and are at most √(d - 1); a sine is at "
-       "most 1")  # fmt: skip
+       "most 1; the last row of the position embedding is lost: 3120.159 and 7018.620")  # fmt: skip
 def normalized_values_are_not_between_0_and_1() -> Iterator[Finding]:
     found = layer_norm(4)(ITEMS)
     yield refutes("least normalized value of the notes' 3 items", found.min().item(), 0, by=0.5)
@@ -250,6 +251,14 @@ def normalized_values_are_not_between_0_and_1() -> Iterator[Finding]:
     yield close("normalized items, against those with a σ_j² each", found, tensor_of(standardized, ITEMS), within=EXACT)
     yield close("largest value if one of 512 features is 1 and the others are 0, against √511",
                 layer_norm(512)(torch.eye(512)[:1]).max().item(), 511**0.5, rel=0.01)  # fmt: skip
+    embed, cat = Embed(nn.Embedding(1, 1), LearnedPositions(1, 6), 0.0).requires_grad_(False), torch.zeros(1, 6, dtype=torch.long)
+    embed.tokens.weight.fill_(8390.473)  # the last printed number of CAT's embedding
+    embed.positions.table.zero_()
+    without = embed(cat)[0, [1, 5], 0]
+    sums = torch.tensor([11510.632, 15409.093])  # printed below it, of CAT at positions 1 and 5
+    yield refutes("last number of CAT's encoder input at positions 1 and 5, without the lost row", without, sums, by=1000)
+    embed.positions.table[[1, 5], 0] = torch.tensor([3120.159, 7018.620])
+    yield close("the same with 3120.159 and 7018.620 in the lost row", embed(cat)[0, [1, 5], 0], sums, within=0.002)
     table = SinusoidalPositions(512)(0, 6)
     yield refutes("first number of the position embedding of word 2", table[1, 0].item(), 1664.068, by=1)
     yield at_most("largest absolute number of all of them", table.abs().max().item(), 1.0)

@@ -155,7 +155,9 @@ def an_offset_is_a_rotation() -> Iterator[Finding]:
     yield Curves("Similarity of two positions", "distance in words", "cosine", {"D = 128": list(enumerate(means))})
 
 
-@claim(45, "004", "A position vector pos(j) of the width D is added to the input or concatenated, and may be learned or fixed.")
+@claim(45, "004", "A position vector pos(j) of the width D is added to the input or concatenated, and may be learned or fixed.",
+       condition="for positions that are added: the package does not concatenate them; a layer over [x, pos], put together here "
+       "from the weights of ours, gives the same")  # fmt: skip
 def positions_are_learned_or_fixed_added_or_concatenated() -> Iterator[Finding]:
     dim, heads, length = 32, 4, 10
     x, ids = torch.randn(1, length, dim), torch.randint(20, (1, length))

@@ -1,7 +1,6 @@
-"""How alike a query and a key are: dot product, additive, content or location, hard or soft; who attends to whom."""
+"""Attention scores: dot product, additive, content or location, hard or soft; self- and cross-attention."""
 
 import math
-import time
 from collections.abc import Callable, Iterator
 
 import torch
@@ -17,6 +16,7 @@ from regard.layers.tap import record_calls
 from regard.models.captioner import sampled_place
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.verify.claim import Finding, at_least, at_most, claim, close, equals, refutes
+from regard.verify.measures import Points, least_cpu_seconds, minimize, saved_bytes
 from regard.verify.plots import Curves
 
 __all__: list[str] = []
@@ -29,20 +29,14 @@ IDIOMS, LITERAL = ("piece of cake", "cup of tea"), ("piece of tea", "cup of cake
 STEPS = 100  # of training
 
 
-def learn_idioms(layer: Callable[[Tensor], Tensor], *weights: nn.Parameter) -> tuple[list[tuple[float, float]], int]:
+def learn_idioms(layer: Callable[[Tensor], Tensor], *weights: nn.Parameter) -> tuple[Points, int]:
     """Train a classifier of the last word's new vector, idiom or literal, and these weights: → the losses, how many are right."""
     e = one_hot(torch.tensor([[WORDS.index(word) for word in phrase.split()] for phrase in IDIOMS + LITERAL]), len(WORDS))
     labels = torch.tensor([1, 1, 0, 0])
-    classifier, losses = nn.Linear(len(WORDS), 2), list[tuple[float, float]]()
-    optimizer = torch.optim.Adam([*weights, *classifier.parameters()], lr=0.02)
-    for step in range(STEPS):
-        logits = classifier(layer(e)[:, -1])
-        loss = F.cross_entropy(logits, labels)
-        losses.append((step, loss.item()))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return losses, int((logits.argmax(-1) == labels).sum())
+    classifier = nn.Linear(len(WORDS), 2)
+    losses = minimize([*weights, *classifier.parameters()], lambda: F.cross_entropy(classifier(layer(e)[:, -1]), labels), STEPS,
+                      lr=0.02)  # fmt: skip
+    return losses, int((classifier(layer(e)[:, -1]).argmax(-1) == labels).sum())
 
 
 @claim(7, "002", "Self-attention without parameters learns nothing from data, such as what a piece of cake means; queries, keys "
@@ -51,9 +45,9 @@ def idioms_need_learned_queries_and_keys() -> Iterator[Finding]:
     attention = Attention(len(WORDS), heads=4, width=16, bias=False)
     fixed, fixed_right = learn_idioms(lambda e: attend(e, e, e)[0])
     learned, right = learn_idioms(attention, *attention.parameters())
-    yield at_most("phrases of 4 told apart without parameters (a classifier is trained in both cases)", fixed_right, 3)
+    yield at_most("phrases of 4 classified correctly without parameters (a classifier is trained in both cases)", fixed_right, 3)
     yield at_least("loss without parameters, nats (a guess: 0.693)", fixed[-1][1], 0.6)
-    yield equals("phrases of 4 told apart with learned W_q, W_k, W_v", right, 4)
+    yield equals("phrases of 4 classified correctly with learned W_q, W_k, W_v", right, 4)
     yield at_most("loss with learned W_q, W_k, W_v, nats", learned[-1][1], 0.1)
     lines = {"softmax(e eᵀ) e": fixed, "learned W_q, W_k, W_v": learned}
     yield Curves("Idiom or literal?", "training step", "loss in nats", lines)
@@ -119,32 +113,10 @@ def dot_products_are_cheaper_than_additive_scores() -> Iterator[Finding]:
         "additive": lambda: attend(q, additive.keys(k), k, score=additive, need_weights=True),
         "dot": lambda: attend(q, k, k, need_weights=True),
     }
-    saved = {name: saved_numbers(run) for name, run in runs.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(9):  # in turns, so that a busy machine slows both
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
-    yield at_least("numbers kept for the backward pass, additive / dot product, 128 queries and keys of width 64",
+    saved, seconds = {name: saved_bytes(run) for name, run in runs.items()}, least_cpu_seconds(runs)
+    yield at_least("activations saved, additive / dot product, 128 queries and keys of width 64",
                    saved["additive"] / saved["dot"], 10)  # fmt: skip
-    ratio = min(seconds["additive"]) / min(seconds["dot"])
-    yield at_least("time of the fastest of 9 runs, additive / dot product, the same sizes", ratio, 2)
-
-
-def saved_numbers(run: Callable[[], object]) -> int:
-    """How many numbers autograd keeps for the backward pass; a tensor that two operations keep counts once."""
-    sizes: dict[int, int] = {}
-    tensors = list[Tensor]()  # kept alive, so that no address is used twice
-
-    def keep(x: Tensor) -> Tensor:
-        tensors.append(x)
-        sizes[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes() // x.element_size()
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        run()
-    return sum(sizes.values())
+    yield at_least("CPU seconds, additive / dot product, the same sizes", seconds["additive"] / seconds["dot"], 2)
 
 
 @claim(10, "001", "Attention can be based on content or on location.")
@@ -183,7 +155,7 @@ def soft_attention_hardens_as_the_temperature_falls() -> Iterator[Finding]:
     q, k, v = torch.randn(8, 4), torch.randn(6, 4), torch.randn(6, 3)
     scores = q @ k.T
     gap = (scores.topk(2).values @ torch.tensor([1.0, -1.0])).min().item()  # between the best keys and the next
-    distances = list[tuple[float, float]]()
+    distances = Points()
     for temperature in (10.0, 1.0, 0.1, gap / 30):
         soft, _ = attend(q, k, v, scale=1 / temperature)
         distances.append((temperature, (soft - v[scores.argmax(-1)]).abs().max().item()))
@@ -244,7 +216,7 @@ def attention_is_a_soft_dictionary() -> Iterator[Finding]:
     prices = {"apple": 3.0, "bread": 2.0, "cake": 7.0, "tea": 5.0}
     keys = one_hot(torch.arange(len(prices)), len(prices))
     values = torch.tensor(list(prices.values()))[:, None]
-    lines = dict[str, list[tuple[float, float]]]({word: [] for word in prices})
+    lines = dict[str, Points]({word: [] for word in prices})
     for sharpness in (0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
         found, _ = attend(keys, keys, values, scale=sharpness)
         for word, answer in zip(prices, found[:, 0].tolist(), strict=True):

@@ -29,7 +29,8 @@ from regard.models.word2vec import Word2Vec, Word2VecConfig
 from regard.tasks.load import load
 from regard.tasks.translation import Translator, sequence_loss
 from regard.tasks.word_vectors import WordVectors, negative_sampling_loss
-from regard.verify.claim import Finding, at_least, at_most, between, claim, close, equals, refutes
+from regard.verify.claim import Finding, at_least, at_most, between, claim, close, equals, not_checkable, refutes
+from regard.verify.measures import Points, minimize
 from regard.verify.plots import Curves, Heatmap
 
 __all__: list[str] = []
@@ -117,8 +118,9 @@ def a_static_vector_is_an_average_over_all_uses() -> Iterator[Finding]:
     noise = torch.from_numpy(noise_distribution(counts.numpy().astype(np.int64)))[ids[1:]]
     with torch.no_grad():  # a logit learns log(p / k noise), Levy and Goldberg 2014
         found = model(ids[:1], ids[1:])[0].exp() * Word2VecConfig().negatives * noise
-    yield close("taste in the contexts of apple, by its vector", found[0].item(), 0.9, within=0.1)
-    yield close("technology, by the same vector", found[1].item(), 0.1, within=0.05)
+    yield close("taste in the contexts of apple, by its vector, of taste and technology", (found[0] / found.sum()).item(), 0.9,
+                within=0.04)  # fmt: skip
+    yield between("taste and technology together, by the same vector", found.sum().item(), 0.8, 1.2)
     yield Curves("The vector of apple", "training step", "loss of a pair in nats", {"900 of 1,000 on taste": losses})
 
 
@@ -139,7 +141,9 @@ def self_attention_gives_a_word_a_vector_for_each_sense() -> Iterator[Finding]:
             with torch.no_grad():
                 static.append(model.embed_source.tokens(source)[0, place])
                 dynamic.append(model.encode(source)[0][0, place])
-        yield equals(f"static vectors of {word!r} in four sentences", len(torch.stack(static).unique(dim=0)), 1)
+        yield equals(
+            f"premise, a lookup: static vectors of {word!r} in four sentences", len(torch.stack(static).unique(dim=0)), 1
+        )
         cosines = F.normalize(torch.stack(dynamic)) @ F.normalize(torch.stack(dynamic)).T  # (4, 4)
         within, across = (cosines[0, 1] + cosines[2, 3]) / 2, cosines[:2, 2:].mean()
         yield at_most(f"largest cosine of two contextual vectors of {word!r}", cosines.triu(1).max().item(), 0.97)
@@ -148,14 +152,15 @@ def self_attention_gives_a_word_a_vector_for_each_sense() -> Iterator[Finding]:
 
 
 @claim(54, "002", "5,000 samples have about 10,000 Hindi words, so the output layer has 10,000 neurons.", slow=True,
-       condition="for longer sentences; short everyday ones have fewer different words", data=("tatoeba-en-hi",))  # fmt: skip
+       right="that depends on the sentences: 5,000 everyday ones of 6 words have about 4,000 different words, and as many "
+       "neurons and 4 for special tokens; longer sentences have more", data=("tatoeba-en-hi",))  # fmt: skip
 def five_thousand_hindi_sentences_have_thousands_of_words() -> Iterator[Finding]:
     sentences = hindi_sentences()
     sizes = {count: train_tokenizer(sentences[:count], "words", 100_000).vocab for count in (1250, 2500, 5000)}
     growth = [(count, vocab - SPECIAL_TOKENS) for count, vocab in sizes.items()]
     counted = {word for line in sentences[:5000] for word in re.findall(r"[\w\u0900-\u0963]+|[^\w\s]+", line.lower())}
     yield close("different words of 5,000 everyday sentences, against a count by hand", growth[-1][1], len(counted), rel=0.02)
-    yield at_most("the same (the notes: 10,000)", growth[-1][1], 8000)
+    yield refutes("different words of 5,000 everyday sentences", growth[-1][1], 10_000, by=4000)
     by_length = sorted(sentences, key=lambda line: len(line.split()))
     short, long = (train_tokenizer(lines, "words", 100_000).vocab for lines in (by_length[:5000], by_length[-5000:]))
     yield at_least("words of the 5,000 longest sentences / of the 5,000 shortest", long / short, 1.25)
@@ -187,13 +192,8 @@ def a_transformer_learns_the_rows_of_the_notes() -> Iterator[Finding]:
     source, target, special = tokenizer.encode([*rows]), tokenizer.encode([*rows.values()]), tokenizer.special
     batch = PairBatch(pad(source, special), pad([[special.bos, *ids] for ids in target], special))
     model = Transformer(TransformerConfig(vocab=tokenizer.vocab, dim=48, depth=1, heads=4, dropout=0.0))
-    optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.005), list[tuple[float, float]]()
-    for step in range(60):
-        loss = sequence_loss(model, batch, 0.0)[0] / batch.tokens  # type: ignore[arg-type]
-        losses.append((step, loss.item()))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    losses = minimize(model.parameters(), lambda: sequence_loss(model, batch, 0.0)[0] / batch.tokens,  # type: ignore[arg-type]
+                      steps=60, lr=0.005)  # fmt: skip
     model.eval()
     with torch.inference_mode():
         found = greedy(decoder(model), batch.source, torch.full((len(rows),), 30), bos=special.bos, eos=special.eos)
@@ -210,7 +210,6 @@ def the_vocabulary_is_made_of_subwords() -> Iterator[Finding]:
     words = {word for pair in pairs for side in pair for word in side.split()}
     whole = sum(token.strip("▁") in words for token in tokenizer.ids_to_tokens(range(SPECIAL_TOKENS, tokenizer.vocab)))
     yield refutes("tokens of a vocabulary of 150 that are words", whole, tokenizer.vocab - SPECIAL_TOKENS, by=20)
-    yield refutes("different words that 150 tokens write", len(words), tokenizer.vocab, by=20)
     new = ["The unseen bears dreamt", "camerata bianchissima"]
     yield equals("words of two new lines that the tokenizer was trained on", len(words & {*" ".join(new).split()}), 0)
     ids = tokenizer.encode(new)
@@ -228,12 +227,19 @@ def the_vocabulary_is_made_of_subwords() -> Iterator[Finding]:
 
 
 @claim("c21", "002", "I like eating ice-cream is मुझे ज्ञानकीम दोनों पसंग है.",
-       right="it is मुझे आइसक्रीम खाना पसंद है, as the grid below it has it; the scan misread three words")  # fmt: skip
-def the_hindi_of_the_scan_has_words_that_the_grid_has_not() -> Iterator[Finding]:
-    tokenizer = train_tokenizer([*HINDI.values(), " ".join(GRID)], "words", 100)
-    yield refutes("the sentence as scanned, read with the words of the notes' tables", known_words(tokenizer, SCANNED), SCANNED)
-    right = " ".join(GRID)
-    yield equals("the sentence of the grid, read with the same words", known_words(tokenizer, right), right)
+       right="the columns of the grid below it have मुझे आइसक्रीम खाना पसंद है, which shares two words with it: the scan misread "
+       "three; this check compares these two places of the notes, the slow one asks Tatoeba")  # fmt: skip
+def the_hindi_of_the_scan_is_not_that_of_the_grid() -> Iterator[Finding]:
+    tokenizer = train_tokenizer([" ".join(GRID)], "words", 100)
+    yield refutes("the sentence as scanned, read with the words of the grid", known_words(tokenizer, SCANNED), SCANNED)
+    yield equals("the words they have in common", known_words(tokenizer, SCANNED), "मुझे है")
+
+
+not_checkable(
+    "c21", "002", "The steps of How are you are numbered 1, 2, 3, 4, 3 and 3.",
+    name="step_numbers_repeat", chapter=__name__,
+    why="step numbers repeat, a slip of the numbering; claim 52 measures the steps themselves in their order",
+)  # fmt: skip
 
 
 @claim("c21", "002", "I like eating ice-cream is मुझे ज्ञानकीम दोनों पसंग है.", slow=True, data=("tatoeba-en-hi",),
@@ -261,7 +267,7 @@ def predictor(model: Word2Vec, tokenizer: Tokenizer) -> WordVectors:
 
 
 def learn_vectors(lines: Sequence[str], dim: int, window: int, steps: int,
-                  lr: float = 0.03) -> tuple[WordVectors, list[tuple[float, float]]]:  # fmt: skip
+                  lr: float = 0.03) -> tuple[WordVectors, Points]:  # fmt: skip
     """Train word2vec on lines of text: → the vectors, and the losses."""
     tokenizer = train_tokenizer(lines, "words", 1000)
     end = tokenizer.special.eos
@@ -269,7 +275,7 @@ def learn_vectors(lines: Sequence[str], dim: int, window: int, steps: int,
     counts = count_words(text, tokenizer.vocab, tokenizer.special_ids)
     config = Word2VecConfig(vocab=tokenizer.vocab, dim=dim, window=window, sample=0.0)
     model, sampler = Word2Vec(config), WordSampler.of(counts, window, 0.0, end)
-    optimizer, losses = torch.optim.Adam(model.parameters(), lr=lr), list[tuple[float, float]]()
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=lr), Points()
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, steps)
     stream = skipgrams(text, sampler, 1500, torch.initial_seed())
     for step, (make, _) in zip(range(steps), stream, strict=False):

@@ -120,7 +120,7 @@ MUTATIONS = [
     Mutation("neighbourhoods are too small", smaller_neighborhoods, ("gathered_neighbourhoods_are_large",)),
     Mutation("every residual has a projection", project_every_shortcut,
              ("lr_net_50_has_the_size_of_the_table", "lr_net_50_repeats_its_blocks")),
-    Mutation("local relation gives zeros", empty_local_relation, ("lr_net_is_not_much_better_than_a_resnet",), slow=True),
+    Mutation("local relation gives zeros", empty_local_relation, ("lr_net_is_about_as_accurate_as_a_resnet",), slow=True),
     Mutation("all pixels look the same", same_tokens, ("a_transformer_learns_pixels",)),
     Mutation("convolutions do not halve the grid", keep_the_grid, ("cnns_are_hierarchical_and_vit_is_isotropic",)),
     Mutation("Swin attends to the whole grid", ignore_windows,
@@ -140,5 +140,5 @@ MUTATIONS = [
     Mutation("a linear layer computes its products 20 times", multiply_often,
              ("matrix_products_run_faster_than_some_convolutions",)),
     Mutation("the products of ViT's linear layers are computed 20 times", multiply_often,
-             ("vit_runs_faster_than_a_resnet_of_as_many_flops",), slow=True),
+             ("vit_is_about_as_fast_on_a_cpu_as_a_resnet_of_as_many_flops",), slow=True),
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """Mutations of ViT: its patches, positions, attention and mlp, and the convolutions that it is compared with."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from regard.layers.conv import ConvNorm
 from regard.layers.mlp import MLP
 from regard.layers.positions import LearnedGridPositions
 from regard.layers.shapes import to_patches
-from regard.models.vit import Patches
+from regard.models.vit import SIZES, Patches
 
 
 def read_patches_by_columns(patch: pytest.MonkeyPatch) -> None:
@@ -57,20 +58,20 @@ MUTATIONS = [
     Mutation("patches of an image are read column by column", read_patches_by_columns,
              ("an_image_is_cut_into_patches", "vit_makes_tokens_in_five_steps")),
     Mutation("an image has no position embeddings", no_positions,
-             ("vit_makes_tokens_in_five_steps", "vit_is_not_translation_equivariant",
-              "vit_does_not_know_which_patches_are_neighbours", "two_parts_of_inductive_bias_can_be_measured",
-              "swin_knows_relative_positions_only")),
+             ("vit_makes_tokens_in_five_steps", "vit_has_neither_locality_nor_translation_equivariance",
+              "vit_does_not_know_which_patches_are_neighbours", "swin_knows_relative_positions_only")),
     Mutation("scores of ViT's blocks are not divided by √d", attend_with(scale=1.0), ("vit_is_a_transformer_encoder",)),
     Mutation("all tokens attend to the first 8 tokens only", attend_to_8_tokens,
              ("each_patch_sees_all_patches_after_one_layer", "attention_costs_n_squared_d",
               "cost_is_quadratic_in_the_number_of_patches", "patch_size_decides_the_cost",
               "attention_matrices_of_patches_are_small", "attention_sizes_are_in_powers_of_1024",
               "attention_on_pixels_needs_r_to_the_4", "patches_shorten_the_sequence")),
-    Mutation("the mlp is twice as wide", widen_mlp,
-             ("a_training_step_of_vit_is_expensive", "hierarchical_vits_have_their_published_sizes")),
+    Mutation("the mlp is twice as wide", widen_mlp, ("hierarchical_vits_have_their_published_sizes",)),
+    Mutation("ViT-B has patches of 32 pixels", lambda patch: patch.setitem(SIZES, "base", replace(SIZES["base"], patch=32)),
+             ("vit_base_has_more_parameters_and_flops_than_resnet_50",)),
     Mutation("ViT sees empty patches", empty_patches,
              ("vit_is_data_hungry", "vit_is_sensitive_to_the_patch_size",
-              "pre_training_closes_the_gap_between_vit_and_resnet"), slow=True),
+              "pre_training_narrows_the_gap_between_vit_and_resnet"), slow=True),
     Mutation("convolutions see their own position only", pointwise_convolutions,
              ("vit_learns_slower_than_a_cnn", "vit_learns_local_features_slowly"), slow=True),
 ]  # fmt: skip

@@ -77,7 +77,7 @@ MUTATIONS = [
              ("five_thousand_hindi_sentences_have_thousands_of_words",), slow=True),
     Mutation("encoding loses the last token of a line", lost_ends,
              ("hindi_survives_tokenization", "a_transformer_learns_the_rows_of_the_notes", "the_vocabulary_is_made_of_subwords",
-              "the_hindi_of_the_scan_has_words_that_the_grid_has_not")),
+              "the_hindi_of_the_scan_is_not_that_of_the_grid")),
     Mutation("encoding loses the last token of a line of Tatoeba", lost_ends,
              ("the_hindi_of_the_scan_has_words_that_no_sentence_has",), slow=True),
 ]  # fmt: skip
