@@ -179,7 +179,7 @@ def only_recurrence_waits_for_the_position_before() -> Iterator[Finding]:
 
 
 @claim(21, "001", "Self-attention is very memory intensive.",
-       condition="if its n × n weights are kept for the backward pass; the fused kernel computes them again")  # fmt: skip
+       condition="if its n × n weights are saved for the backward pass; the fused kernel recomputes them")  # fmt: skip
 def kept_weights_take_memory_quadratic_in_n() -> Iterator[Finding]:
     d, attention, sizes = 8, self_attention(8), (256, 512, 1024)
     lines: dict[str, Points] = {"fused self-attention": [(n, activations(attention, n, d)) for n in sizes]}

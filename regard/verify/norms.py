@@ -21,6 +21,7 @@ from regard.layers.positions import LearnedPositions, SinusoidalPositions
 from regard.models.conformer import ConvolutionModule
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.verify.claim import Finding, at_least, at_most, between, claim, close, equals, refutes
+from regard.verify.measures import Points
 from regard.verify.plots import Curves
 
 __all__: list[str] = []
@@ -85,7 +86,7 @@ def tensor_of(function: Callable[[Sequence[float]], Sequence[float]], rows: Tens
        condition="if the batch norm counts the padding; that of our Conformer leaves it out")  # fmt: skip
 def padding_changes_batch_norm_and_not_layer_norm() -> Iterator[Finding]:
     words, module = 2 + 3 * torch.randn(3, 16), ConvolutionModule(16, 1).train().requires_grad_(False)
-    lines = dict[str, list[tuple[float, float]]]()
+    lines = dict[str, Points]()
     conformer = module(words[None], torch.ones(1, 3, dtype=torch.bool))
     for zeros in (0, 1, 3, 10, 30, 100):
         padded = torch.cat((words, torch.zeros(zeros, 16)))
@@ -159,7 +160,7 @@ def dropout_is_of_the_branch() -> Iterator[Finding]:
        "vanishing and exploding.",
        condition="for both together; with residuals alone gradients explode")  # fmt: skip
 def residuals_and_norms_keep_gradients() -> Iterator[Finding]:
-    kept, lines, signal = partial(PreNorm, 32, 0.0, no_norm), dict[str, list[tuple[float, float]]](), dict[str, float]()
+    kept, lines, signal = partial(PreNorm, 32, 0.0, no_norm), dict[str, Points](), dict[str, float]()
     for name, wrap in (("neither", kept), ("residuals", kept), ("residuals, norm before", partial(PreNorm, 32, 0.0)),
                        ("residuals, norm after", partial(PostNorm, 32, 0.0))):  # fmt: skip
         outputs = [torch.randn(4, 8, 32).requires_grad_()]
@@ -191,7 +192,7 @@ def no_norm(dim: int) -> nn.Module:
        right="a layer norm divides by √(σ² + ε), where σ² is the mean squared deviation: torch's std divides by d - 1, and the "
        "class's outputs are smaller by √((d - 1) / d), 0.866 at d = 4 and 0.999 at 512")  # fmt: skip
 def the_class_of_the_notes_divides_by_d_minus_1() -> Iterator[Finding]:
-    ratios = list[tuple[float, float]]()
+    ratios = Points()
     for dim in (4, 16, 64, 512):
         x = 5 * torch.randn(20, dim) + 3
         theirs = (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)  # the notes' line
@@ -209,7 +210,7 @@ def the_class_of_the_notes_divides_by_d_minus_1() -> Iterator[Finding]:
        right="these are two models: the paper's has the norm after the sum and none at the end, the code's, with the norm first, "
        "needs one more after the last layer")  # fmt: skip
 def norm_first_is_another_model() -> Iterator[Finding]:
-    x, outputs, growth = torch.randn(1, 6, 32), list[Tensor](), dict[str, list[tuple[float, float]]]()
+    x, outputs, growth = torch.randn(1, 6, 32), list[Tensor](), dict[str, Points]()
     layers = stack(12, partial(PreNorm, 32, 0.0))
     for name, wrap in (("norm after the sum", PostNorm), ("norm first", PreNorm)):
         h, line = x, growth.setdefault(name, [])

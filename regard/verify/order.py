@@ -193,9 +193,13 @@ def self_attention_alone_knows_no_positions() -> Iterator[Finding]:
     model, ids = encoder(), torch.tensor([[4, 9, 4, 9, 9, 4, 4, 4]])
     places = ids[0] == 4
     with without_positions(model):
-        yield refutes("different vectors of one word at 5 places, without positions", distinct(encoded(model, ids)[places]), 5)
-        yield equals("different vectors of one word at 5 places, without positions", distinct(encoded(model, ids)[places]), 1)
-    yield equals("different vectors with positions", distinct(encoded(model, ids)[places]), 5)
+        yield refutes(
+            "different vectors of one word at 5 positions, without positional encoding", distinct(encoded(model, ids)[places]), 5
+        )
+        yield equals(
+            "different vectors of one word at 5 positions, without positional encoding", distinct(encoded(model, ids)[places]), 1
+        )
+    yield equals("different vectors with positional encoding", distinct(encoded(model, ids)[places]), 5)
 
 
 @claim("c18", "002", "In money bank grows, bank is 0.2 money + 0.7 bank + 0.1 grows, in river bank flows 0.5 river + 0.4 bank + "

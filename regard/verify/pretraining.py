@@ -40,7 +40,7 @@ from regard.tasks.language_model import CausalModel, next_token_loss
 from regard.tasks.masked_lm import MaskedModel, masked_token_loss
 from regard.tasks.translation import EncoderDecoder, sequence_loss
 from regard.verify.claim import Finding, at_least, at_most, claim, close, equals
-from regard.verify.measures import Points, depends_on
+from regard.verify.measures import Points, depends_on, minimize
 from regard.verify.plots import Curves, Heatmap
 
 __all__: list[str] = []
@@ -54,14 +54,7 @@ Loss = Callable[[], tuple[Tensor, Tensor]]
 
 def train(model: nn.Module, loss: Loss, steps: int, lr: float) -> Points:
     """The loss of each step, summed over its predictions."""
-    optimizer, losses = torch.optim.Adam(model.parameters(), lr), Points()
-    for step in range(steps):
-        optimizer.zero_grad()
-        total, _ = loss()
-        total.backward()
-        optimizer.step()
-        losses.append((step, total.item()))
-    return losses
+    return minimize(model.parameters(), lambda: loss()[0], steps, lr)
 
 
 def reach(inputs: Tensor, outputs: Tensor) -> Tensor:

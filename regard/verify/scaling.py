@@ -6,6 +6,7 @@ import torch
 
 from regard.layers.attention import attend
 from regard.verify.claim import Finding, at_least, at_most, between, claim, close
+from regard.verify.measures import Points
 from regard.verify.plots import Curves
 
 __all__: list[str] = []
@@ -26,7 +27,7 @@ def dot_products_are_scaled_to_variance_1() -> Iterator[Finding]:
 
 @claim(25, "001", "The scale keeps the gradients of the softmax stable in high dimensions.")
 def gradients_of_unscaled_softmax_vanish() -> Iterator[Finding]:
-    keys, lines = 64, {"scaled": list[tuple[float, float]](), "not scaled": list[tuple[float, float]]()}
+    keys, lines = 64, {"scaled": Points(), "not scaled": Points()}
     for width in (4, 16, 64, 256, 1024):
         q, k = torch.randn(2, 50, keys, width)
         for name, scale in (("scaled", None), ("not scaled", 1.0)):
@@ -45,7 +46,7 @@ def gradients_of_unscaled_softmax_vanish() -> Iterator[Finding]:
 
 @claim(26, "004", "Without the scale, softmax gets peaked as the width grows: its entropy falls.")
 def softmax_of_unscaled_scores_is_peaked() -> Iterator[Finding]:
-    keys, lines = 64, {"scaled": list[tuple[float, float]](), "not scaled": list[tuple[float, float]]()}
+    keys, lines = 64, {"scaled": Points(), "not scaled": Points()}
     for width in (4, 16, 64, 256, 1024):
         q, k = torch.randn(2, 50, keys, width)
         for name, scale in (("scaled", None), ("not scaled", 1.0)):

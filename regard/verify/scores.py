@@ -129,13 +129,13 @@ def content_scores_depend_on_the_words_and_location_scores_on_the_place() -> Ite
         before, moved, after = (attention(state, attention.keys_values(x))[1] for x in (words, words[:, order], others))
         if name == "location":
             yield close("location: change of the weights with other words", (after - before).abs().max().item(), 0.0)
-            yield at_least("location: difference of the weights of two places", (before.max() - before.min()).item(), 0.01)
+            yield at_least("location: difference of the weights of two positions", (before.max() - before.min()).item(), 0.01)
         else:
             yield at_least(f"{name}: largest change of a weight with other words", (after - before).abs().max().item(), 0.002)
             yield close(f"{name}: weights of words in another order, put in that order", moved, before[..., order], within=EXACT)
 
 
-@claim(10, "001", "Attention can be soft, a weighted mean of all places, or hard, one place.")
+@claim(10, "001", "Attention can be soft, a weighted mean of all locations, or hard, one location.")
 def hard_attention_samples_by_the_weights_of_soft_attention() -> Iterator[Finding]:
     places, samples = torch.randn(1, 1, 6, 4), 50_000
     soft, weights = attend(torch.randn(1, 1, 1, 4), places, places, need_weights=True)
@@ -143,7 +143,7 @@ def hard_attention_samples_by_the_weights_of_soft_attention() -> Iterator[Findin
     many = weights[:, 0].expand(1, samples, -1)
     hard, log_prob = sampled_place(soft[:, 0].expand(1, samples, -1), many, places)
     chosen = (hard[0][:, None] == places[0, 0]).all(-1).float()  # (samples, places)
-    yield equals("places that a hard context is made of", sorted(set(chosen.sum(-1).tolist())), [1.0])
+    yield equals("locations that a hard context is made of", sorted(set(chosen.sum(-1).tolist())), [1.0])
     yield close("how often each place is sampled, against its soft weight", chosen.mean(0), weights[0, 0, 0], within=0.015)
     yield close("mean of hard contexts, against the soft context", hard.mean(1), soft[0, 0], within=0.06)
     probability = many.gather(-1, chosen.argmax(-1)[None, :, None])[..., 0]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from regard.layers.linear import Linear, affine
 from regard.layers.mlp import ACTIVATIONS, MLP
 from regard.verify.claim import Finding, at_least, at_most, claim, close, equals, not_checkable
+from regard.verify.measures import Points, minimize
 from regard.verify.plots import Curves, Heatmap
 
 __all__: list[str] = []
@@ -74,19 +75,16 @@ def sparse_samples(count: int, active: float) -> Tensor:
     return torch.rand(count, FEATURES) * (torch.rand(count, FEATURES) < active)
 
 
-def learn_features(active: float, steps: int = 300) -> tuple[Tensor, list[tuple[float, float]]]:
+def learn_features(active: float, steps: int = 300) -> tuple[Tensor, Points]:
     """Train the toy model to give features back through 2 neurons: → W (M, F), and the losses."""
     squeeze, bias = Linear(FEATURES, NEURONS, bias=False), nn.Parameter(torch.zeros(FEATURES))
-    optimizer = torch.optim.Adam([squeeze.weight, bias], lr=0.03)
-    losses = list[tuple[float, float]]()
-    for step in range(steps):
+
+    def loss() -> Tensor:
         x = sparse_samples(400, active)
         found = affine(squeeze(x), squeeze.weight.T, bias, ACTIVATIONS["relu"])  # (N, F)
-        loss = (found - x).square().sum(-1).mean()
-        losses.append((step, loss.item()))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        return (found - x).square().sum(-1).mean()
+
+    losses = minimize([squeeze.weight, bias], loss, steps, lr=0.03)
     return squeeze.weight.detach(), losses
 
 
@@ -97,16 +95,15 @@ def learn_units(features: Tensor, steps: int = 300) -> MLP:
     with torch.no_grad():  # each unit starts in the direction of a sample
         net.down.weight.copy_(F.normalize(samples[samples.norm(dim=-1) > RESPONSE][:UNITS]).T)
         net.up.weight.copy_(net.down.weight.T)
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-    for _ in range(steps):
+
+    def loss() -> Tensor:
         x = sparse_samples(400, RARE) @ features.T
         with torch.no_grad():  # else small units with long directions avoid the penalty
             net.down.weight.copy_(F.normalize(net.down.weight, dim=0))
         units = net.up(x, net.activation)  # (N, U)
-        loss = (net.down(units) - x).square().sum(-1).mean() + LASSO * units.abs().sum(-1).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        return (net.down(units) - x).square().sum(-1).mean() + LASSO * units.abs().sum(-1).mean()
+
+    minimize(net.parameters(), loss, steps, lr=0.01)
     return net
 
 

@@ -235,8 +235,8 @@ def vit_learns_slower_than_a_cnn() -> Iterator[Finding]:
 
 
 @claim(71, "000", "Drawback 4: an inappropriate patch size hurts the performance of ViT.", slow=True,
-       condition="where fine detail matters: two neighbouring pixels, side by side or one above the other, are told apart with "
-       "patches of 2 pixels, and not with patches of 7")  # fmt: skip
+       condition="where fine detail matters: two neighbouring pixels, side by side or one above the other, are classified "
+       "correctly with patches of 2 pixels, and not with patches of 7")  # fmt: skip
 def vit_is_sensitive_to_the_patch_size() -> Iterator[Finding]:
     train, test = dominoes(5000), dominoes(1000)
     lines = {f"patches of {patch} × {patch} pixels": learn(ViT(replace(VIT, patch=patch, classes=2)), train, test, 400, every=50)
@@ -360,7 +360,7 @@ def dominoes(count: int) -> Labelled:
 
 def learn(model: nn.Module, train: Labelled, test: Labelled, steps: int, every: int = 0, lr: float = 2e-3) -> Points:
     """Train on random batches of 32 images: → (step, accuracy on test), at the end or also every few steps."""
-    optimizer, found = torch.optim.AdamW(model.parameters(), lr, weight_decay=0.05), list[tuple[float, float]]()
+    optimizer, found = torch.optim.AdamW(model.parameters(), lr, weight_decay=0.05), Points()
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps, pct_start=0.15)
     for step in range(1, steps + 1):
         rows = torch.randint(len(train.labels), (32,))
