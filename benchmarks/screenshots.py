@@ -30,6 +30,7 @@ VIEWS = ("answer", "heads", "steps", "whatif", "decoding", "learning")
 SIZES = {"wide": (1288, 900, 1.5), "phone": (360, 800, 2)}  # width, height, device pixels per CSS pixel
 FIRST = {"answer": ".answer-stage .words:last-of-type [data-unit]", "heads": "[data-head]", "whatif": ".head-switch"}
 FRAMES = "() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+NO_GUTTER = "html { scrollbar-gutter: auto !important }"  # a picture of the whole page has no scroll bar
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
@@ -63,6 +64,7 @@ class Visit:
             page.on(event, lambda request: self._waiting.discard(request))  # noqa: PLW0108
         page.goto(address)
         page.locator("html[data-ready=true]").wait_for()
+        page.add_style_tag(content=NO_GUTTER)
 
     def settle(self) -> None:
         """Wait until nothing is loading and the last frame is drawn."""
@@ -71,6 +73,13 @@ class Visit:
         while self._waiting:
             self.page.evaluate(FRAMES)
         self.page.evaluate(FRAMES)
+
+    def shoot(self, file: Path) -> None:
+        """A picture of the whole page, from its top, with nothing hovered or focused."""
+        self.page.evaluate("() => { document.activeElement?.blur(); window.scrollTo(0, 0); }")
+        self.page.mouse.move(0, 0)
+        self.settle()
+        self.page.screenshot(path=file, full_page=True)
 
     def inspect(self, what: str) -> None:
         """Give the input and wait for its record."""
@@ -99,18 +108,18 @@ def shoot(browser: Browser, address: str, what: str, name: str, out: Path, views
     """All pictures of one run."""
     for size, (width, height, ratio) in SIZES.items():
         for scheme in ("light", "dark"):
-            context = browser.new_context(viewport={"width": width, "height": height}, device_scale_factor=ratio,
-                                          color_scheme=scheme, reduced_motion="reduce")  # fmt: skip
+            phone = size == "phone"
+            context = browser.new_context(viewport={"width": width, "height": height}, device_scale_factor=ratio, is_mobile=phone,
+                                          has_touch=phone, color_scheme=scheme, reduced_motion="reduce")  # fmt: skip
             visit = Visit(context.new_page(), address)
             visit.inspect(what)
             for view in views:
                 visit.open(view, at_rest)
-                visit.page.evaluate("window.scrollTo(0, 0)")
-                visit.page.screenshot(path=out / f"{name}-{view}-{scheme}-{size}.png", full_page=True)
+                visit.shoot(out / f"{name}-{view}-{scheme}-{size}.png")
                 if view == "heads":
-                    visit.page.keyboard.press("Escape")
+                    visit.page.get_by_role("button", name="Back to all heads").click()
                     visit.settle()
-                    visit.page.screenshot(path=out / f"{name}-all-heads-{scheme}-{size}.png", full_page=True)
+                    visit.shoot(out / f"{name}-all-heads-{scheme}-{size}.png")
             context.close()
 
 
