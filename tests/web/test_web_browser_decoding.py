@@ -109,9 +109,9 @@ def test_the_controls_change_their_search_and_nothing_else(new_page, address, ru
     slide(explorer, "Beam width", 6)
     wanted["beam"] = traced(beam=6)
     assert texts() == wanted
-    slide(explorer, "Seed of the sample", 3)
-    slide(explorer, "Temperature of the sample", 1.7)
-    slide(explorer, "Top-k of the sample", 5)
+    slide(explorer, "Sampling seed", 3)
+    slide(explorer, "Sampling temperature", 1.7)
+    slide(explorer, "Sampling top-k", 5)
     wanted["sample"] = traced(sampling=Sampling(1.7, 5, 1.0, 3))
     assert texts() == wanted
     panel.locator('[data-search="sample"] input').check(force=True)
@@ -123,7 +123,7 @@ def test_the_controls_change_their_search_and_nothing_else(new_page, address, ru
 
 def test_a_drawn_token_that_is_not_among_the_likeliest_is_shown_with_its_probability(new_page, address, runs):
     explorer, panel = opened(new_page, address, "transformer", TEXT)
-    slide(explorer, "Temperature of the sample", 2)
+    slide(explorer, "Sampling temperature", 2)
     panel.locator('[data-search="sample"] input').check(force=True)
     trace = trace_decoding(regard.load(runs["transformer"]), TEXT, top=8, sampling=Sampling(temperature=2.0))
     rare = 0
@@ -141,7 +141,7 @@ def test_a_drawn_token_that_is_not_among_the_likeliest_is_shown_with_its_probabi
 
 def test_tokens_that_differ_from_greedy_search_are_marked(new_page, address, runs):
     explorer, panel = opened(new_page, address, "transformer", TEXT)
-    slide(explorer, "Seed of the sample", 5)
+    slide(explorer, "Sampling seed", 5)
     predictor = regard.load(runs["transformer"])
     greedy, sample = trace_decoding(predictor, TEXT, beam=1), trace_decoding(predictor, TEXT, sampling=Sampling(seed=5))
     assert greedy.answer != sample.answer

@@ -8,7 +8,7 @@ import { legend, onThemeChange } from "./parts/colour.js";
 import { eachFrame, el, readableToken, setChildren, svg } from "./parts/dom.js";
 import { heatmap } from "./parts/heatmap.js";
 import { horizontalCurve, verticalCurve } from "./parts/links.js";
-import { decodeWeights, fixedNumber, percent, strongest } from "./parts/numbers.js";
+import { decodeWeights, fixedNumber, percent, strongest, wholePercent } from "./parts/numbers.js";
 import { MOST_TIMES, pictureOverlay } from "./parts/overlay.js";
 import { spectrogramView } from "./parts/spectrogram.js";
 import { meanRows, sumOver, wordRow, wordSize } from "./parts/words.js";
@@ -43,7 +43,7 @@ const ANSWER_NAMES = {
 export const ANSWER_VIEW = {
   id: "answer",
   title: "Answer",
-  subtitle: "What the model says, and what it attended to.",
+  subtitle: "What the model answers, and what it attends to.",
   needsRecord: true,
   unavailable: () => "",
   mount: mountAnswer,
@@ -268,7 +268,7 @@ function drawAnswer(root, app, record) {
   const offered = record.layers.filter((layer) => queryRows(record, layer) !== null);
   const headChoice = choice({ label: "Head", options: [], value: "mean", onChange: () => loadChosen() });
   const layerChoice = choice({
-    label: "Attention of",
+    label: "Attention shown",
     options: [
       { value: "", label: alignment.title || "all layers" },
       ...offered.map((layer) => ({
@@ -382,7 +382,8 @@ function drawAnswer(root, app, record) {
       const best = strongest(shares, 3).filter((index) => shares[index] >= WEAKEST_LINK);
       sayLine(
         readableToken(key.text),
-        "was attended to by",
+        "received",
+        "from",
         best.map((index) => [readableToken(units[index].text), shares[index]]),
       );
       showColumns(null);
@@ -416,43 +417,56 @@ function drawAnswer(root, app, record) {
       const units = sourceWords.units();
       const shares = sumOver(row, units);
       const best = strongest(shares, 3).filter((index) => shares[index] >= WEAKEST_LINK);
-      const who = answer.kind === "class" ? "The model" : readableToken(unit.text);
+      const who = answer.kind === "class" ? null : readableToken(unit.text);
       sayLine(
         who,
-        "attended to",
+        "attended",
+        "to",
         best.map((index) => [readableToken(units[index].text), shares[index]]),
         likely,
       );
     } else {
       const best = strongest(row, 1)[0];
-      sayLine(
-        answer.kind === "class" ? "The model" : readableToken(unit.text),
-        "attended most to",
-        [[`${positionName(columnAxis, best)}:`, row[best]]],
-        likely,
+      setChildren(
+        readout,
+        whoSays(answer.kind === "class" ? null : readableToken(unit.text)),
+        ` attended most to ${positionName(columnAxis, best)}: `,
+        el("b", { "data-weight": row[best].toFixed(6) }, percent(row[best])),
+        ".",
+        ownProbability(likely),
       );
     }
   }
 
+  /** @param {string | null} who  a word; null for a model that names a class */
+  const whoSays = (who) => (who === null ? el("span", { class: "who" }, "The model") : el("span", { class: "who" }, "“", el("bdi", {}, who), "”"));
+
+  /** @param {number | null} likely */
+  const ownProbability = (likely) => likely !== null && el("span", { class: "quiet" }, ` Its own probability: ${wholePercent(likely)}.`);
+
   /**
-   * @param {string} who
-   * @param {string} verb
+   * “non” attended 57 % to “can't”, 26 % to “I”.
+   * @param {string | null} who
+   * @param {"attended" | "received"} verb
+   * @param {"to" | "from"} way
    * @param {[string, number][]} targets
    * @param {number | null} [likely]
    */
-  function sayLine(who, verb, targets, likely = null) {
+  function sayLine(who, verb, way, targets, likely = null) {
     const said = targets.flatMap(([name, share], index) => [
       index ? ", " : " ",
+      el("b", { "data-weight": share.toFixed(6) }, wholePercent(share)),
+      ` ${way} “`,
       el("bdi", {}, name),
-      " ",
-      el("b", { "data-weight": share.toFixed(6) }, percent(share)),
+      "”",
     ]);
     setChildren(
       readout,
-      el("bdi", { class: "who" }, who),
+      whoSays(who),
       ` ${verb}`,
-      ...(said.length ? said : [" no word in particular"]),
-      likely !== null && el("span", { class: "quiet" }, ` · probability ${percent(likely)}`),
+      ...(said.length ? said : [verb === "attended" ? " to no word in particular" : " little from every word"]),
+      ".",
+      ownProbability(likely),
     );
   }
 

@@ -8,6 +8,7 @@ import { composer } from "./composer.js";
 import { placard, button, choice } from "./parts/controls.js";
 import { onThemeChange, publishRamp } from "./parts/colour.js";
 import { el, setChildren, shorten } from "./parts/dom.js";
+import { fadeEdges } from "./parts/fade.js";
 import { compactCount } from "./parts/numbers.js";
 import { ANSWER_VIEW } from "./answer.js";
 import { HEADS_VIEW } from "./heads.js";
@@ -65,6 +66,10 @@ function startExplorer() {
       byId("status").textContent = text;
     },
     open: openView,
+    describe(view, text) {
+      const panel = panels[VIEWS.findIndex((one) => one.id === view)];
+      panel.subtitle.textContent = text ?? VIEWS[panels.indexOf(panel)].subtitle;
+    },
   };
 
   // ---- requests: an expired record is made again, and the same question asked of the new one
@@ -193,7 +198,7 @@ function startExplorer() {
     phase = "idle";
     runChoice.set(run.name);
     const pair = run.languages ? `${run.languages.source} → ${run.languages.target}` : "";
-    const facts = [run.family, pair, `${compactCount(run.parameters)} parameters`, run.about].filter(Boolean);
+    const facts = [run.family, pair, `${compactCount(run.parameters)} parameters`, run.about.replace(/^(trained|fine-tuned) (?=[\d,]+ step)/, "$1 for ")].filter(Boolean);
     setChildren(runFacts, ...facts.map((fact) => el("span", {}, fact)));
     entry.setRun(run);
     entry.notes([]);
@@ -283,7 +288,8 @@ function startExplorer() {
   const panels = VIEWS.map((view) => {
     const message = el("div", { class: "panel-message" });
     const root = el("div", { class: `view view-${view.id}` });
-    const heading = el("div", { class: "panel-heading" }, el("h2", {}, view.title), el("p", {}, view.subtitle));
+    const subtitle = el("p", {}, view.subtitle);
+    const heading = el("div", { class: "panel-heading" }, el("h2", {}, view.title), subtitle);
     const node = el(
       "section",
       { class: "panel", role: "tabpanel", id: `panel-${view.id}`, "aria-labelledby": `tab-${view.id}`, hidden: true },
@@ -291,9 +297,9 @@ function startExplorer() {
       message,
       root,
     );
-    return { node, message, root };
+    return { node, message, root, subtitle };
   });
-  byId("tabs").append(...tabs);
+  fadeEdges(byId("tabs"), ...tabs).append(...tabs);
   byId("panels").append(...panels.map((panel) => panel.node));
   byId("tabs").addEventListener("keydown", (event) => {
     const index = VIEWS.indexOf(current);
@@ -404,7 +410,7 @@ function startExplorer() {
       const list = await request("GET", "/runs");
       app.runs = list.runs;
       byId("version").textContent = list.version ? `regard ${list.version}` : "";
-      if (!app.embedded) byId("version").prepend(el("a", { href: "claims" }, "The lecture notes, measured"), " · ");
+      if (!app.embedded) byId("version").prepend(el("a", { href: "claims" }, "The lecture notes’ claims, measured"), " · ");
       runChoice.setOptions(app.runs.map((run) => ({ value: run.name, label: run.name })));
       if (!app.runs.length) throw new RequestError("This server has no runs. Start it with one: regard serve RUN", 0);
       chooseRun(app.runs[0].name, false);

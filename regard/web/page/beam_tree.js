@@ -5,13 +5,14 @@
 
 import { disclosure } from "./parts/controls.js";
 import { el, readableToken, setChildren, shorten, svg } from "./parts/dom.js";
+import { fadeEdges } from "./parts/fade.js";
 import { fixedNumber, percent } from "./parts/numbers.js";
 
 /**
  * @typedef {{token: string, probability: number, sampling: number | null}} TraceWord
  * @typedef {{inputs: string[], top: TraceWord[], entropy: number}} TraceBeam
  * @typedef {{parent: number, token: string, probability: number, score: number, fate: "kept" | "finished" | "dropped",
- *   beam: number | null, sampling: number | null}} TraceBranch
+ *   beam: number | null, sampling: number | null, glued?: boolean}} TraceBranch  `glued`: no space before it
  * @typedef {{number: number, beams: TraceBeam[], branches: TraceBranch[]}} TraceStep
  * @typedef {{temperature: number, top_k: number, top_p: number, seed: number}} TraceSampling
  * @typedef {{read: "source" | "prompt" | "image" | "sound", source: string[], vocab: number, beam_size: number,
@@ -20,8 +21,12 @@ import { fixedNumber, percent } from "./parts/numbers.js";
 
 /** @typedef {{step: number, branch: number}} TreeNode  both from 0 */
 
-const TREE_SIZES = { row: 46, height: 36, start: 72, left: 92, top: 34, gap: 22 };
-const COLUMN_WIDTHS = { least: 124, most: 140 }; // of a step: as wide as the card has room for, and never narrower than its numbers
+const TREE_SIZES = { row: 46, height: 36, top: 34, gap: 18, inset: 7, longest: 72 };
+const END = /^(<.*>|\[.*\])$/s;
+const MOST_WIDE = 140; // pixels of a step: as wide as the card has room for, and never narrower than its numbers
+const EDGE = 34; // pixels at each side that fade out
+const NUMBERS_FONT = 11.5; // pixels, as in style.css
+const TOKEN_FONT = 13;
 
 /**
  * The branch from which beam `beam` of a step came; null for the start.
@@ -72,6 +77,15 @@ export function answerEnd(trace) {
 }
 
 /**
+ * The text of these branches, without the token that ends it.
+ * @param {TraceBranch[]} branches
+ */
+function outputText(branches) {
+  const words = branches.filter((branch, index) => index === 0 || branch.fate !== "finished" || !END.test(branch.token));
+  return words.map((branch, index) => (index && !branch.glued ? " " : "") + readableToken(branch.glued ? branch.token.replace(/^\+/, "") : branch.token)).join("");
+}
+
+/**
  * @param {{onStep: (step: number) => void}} options  called with the step of a node that is chosen
  * @returns {{node: HTMLElement, setTrace: (trace: DecodingTrace) => void, setStep: (step: number) => void}}
  */
@@ -80,7 +94,7 @@ export function beamTree({ onStep }) {
   let current = 0;
   let chosen = /** @type {TreeNode} */ ({ step: 0, branch: 0 });
   const picture = svg("svg", { class: "tree-picture", role: "group", "aria-label": "Beam tree" });
-  const scroller = el("div", { class: "tree-scroll" }, picture);
+  const scroller = fadeEdges(el("div", { class: "tree-scroll" }, picture), picture);
   const readout = el("output", { class: "tree-readout", "aria-live": "polite" });
   const tableHost = el("div", { class: "table-scroll", tabindex: "0", role: "group", "aria-label": "Table of the beam tree" });
   const table = disclosure("Show as table", tableHost);
@@ -91,13 +105,23 @@ export function beamTree({ onStep }) {
     el("span", { class: "tree-key-dropped" }, "dropped"),
     el("span", { class: "tree-key-finished" }, "finished"),
     el("span", { class: "tree-key-answer" }, "path of the answer"),
+    el("span", { class: "tree-key-width" }, "thicker line: more probable"),
   );
   const node = el("div", { class: "tree" }, key, scroller, readout, table);
 
-  let column = COLUMN_WIDTHS.most;
+  let played = false; // whether a step was chosen: the tree opens with the whole answer
+  let column = MOST_WIDE;
+  let start = 44; // width of the first box
+  const pen = /** @type {CanvasRenderingContext2D} */ (el("canvas", {}).getContext("2d"));
+  /** @param {string} text @param {number} size @param {number} weight */
+  const widthOf = (text, size, weight) => {
+    pen.font = `${weight} ${size}px ${getComputedStyle(node).fontFamily}`;
+    return pen.measureText(text).width;
+  };
+  const numbersOf = (/** @type {TraceBranch} */ branch) => `${percent(branch.probability).replace("< ", "<")}  ${fixedNumber(branch.score, Math.abs(branch.score) < 9.995 ? 2 : 1)}`;
   const wide = () => column - TREE_SIZES.gap; // of a candidate
-  const letters = () => Math.floor((wide() - 14) / 8);
-  const left = (/** @type {number} */ step) => TREE_SIZES.left + step * column;
+  const letters = () => Math.floor((wide() - 2 * TREE_SIZES.inset) / 8);
+  const left = (/** @type {number} */ step) => 4 + start + TREE_SIZES.gap + step * column;
   const place = (/** @type {TreeNode} */ at) => ({ x: left(at.step), y: TREE_SIZES.top + at.branch * TREE_SIZES.row });
   const branchAt = (/** @type {TreeNode} */ at) => /** @type {DecodingTrace} */ (trace).steps[at.step].branches[at.branch];
   const same = (/** @type {TreeNode} */ a, /** @type {TreeNode} */ b) => a.step === b.step && a.branch === b.branch;
@@ -105,18 +129,22 @@ export function beamTree({ onStep }) {
   function draw() {
     if (!trace) return;
     const steps = trace.steps;
-    const start = { x: 4, y: TREE_SIZES.top };
+    const origin = { x: 4, y: TREE_SIZES.top };
+    const input = steps[0].beams[0].inputs;
+    const first = shorten(readableToken(input[input.length - 1]), 8);
     const answer = treePath(trace, answerEnd(trace));
     const path = treePath(trace, chosen);
     const most = Math.max(...steps.map((step) => step.branches.length));
-    const room = (scroller.clientWidth - TREE_SIZES.left + TREE_SIZES.gap - 4) / steps.length;
-    column = Math.floor(Math.min(Math.max(room, COLUMN_WIDTHS.least), COLUMN_WIDTHS.most));
+    start = Math.ceil(Math.min(widthOf(first, TOKEN_FONT, 600), TREE_SIZES.longest)) + 2 * TREE_SIZES.inset;
+    const least = steps.reduce((wide, step) => step.branches.reduce((all, branch) => Math.max(all, widthOf(numbersOf(branch), NUMBERS_FONT, 400)), wide), 0) + 2 * TREE_SIZES.inset + TREE_SIZES.gap;
+    const room = (scroller.clientWidth - start - 8) / steps.length;
+    column = Math.ceil(Math.max(least, Math.min(Math.floor(room), MOST_WIDE)));
     const width = left(steps.length) - TREE_SIZES.gap + 4;
     const height = TREE_SIZES.top + most * TREE_SIZES.row + 2;
     setChildren(picture);
     picture.setAttribute("width", String(width));
     picture.setAttribute("height", String(height));
-    picture.append(svg("rect", { class: "tree-band", y: 0, width: wide() + 20, height, rx: 10 }));
+    picture.append(svg("rect", { class: "tree-band", visibility: played ? "visible" : "hidden", y: 0, width: wide() + 14, height, rx: 10 }));
     steps.forEach((step, index) =>
       picture.append(svg("text", { class: "tree-step", x: left(index) + wide() / 2, y: 18, "text-anchor": "middle" }, `step ${step.number}`)),
     );
@@ -126,7 +154,7 @@ export function beamTree({ onStep }) {
     steps.forEach((step, index) =>
       step.branches.forEach((branch, number) => {
         const from = branchOfBeam(/** @type {DecodingTrace} */ (trace), index, branch.parent);
-        const a = from ? { x: place(from).x + wide(), y: place(from).y + TREE_SIZES.height / 2 } : { x: start.x + TREE_SIZES.start, y: start.y + TREE_SIZES.height / 2 };
+        const a = from ? { x: place(from).x + wide(), y: place(from).y + TREE_SIZES.height / 2 } : { x: origin.x + start, y: origin.y + TREE_SIZES.height / 2 };
         const b = { x: place({ step: index, branch: number }).x, y: place({ step: index, branch: number }).y + TREE_SIZES.height / 2 };
         const bend = (b.x - a.x) / 2;
         const marks = [`tree-line tree-${branch.fate}`];
@@ -135,19 +163,19 @@ export function beamTree({ onStep }) {
         picture.append(svg("path", { class: marks.join(" "), d: `M${a.x} ${a.y}C${a.x + bend} ${a.y} ${b.x - bend} ${b.y} ${b.x} ${b.y}`, "stroke-width": 1 + 3 * branch.probability }));
       }),
     );
-    const input = steps[0].beams[0].inputs;
     picture.append(
-      svg("g", { class: "tree-node tree-start", transform: `translate(${start.x} ${start.y})` },
-        svg("rect", { width: TREE_SIZES.start, height: TREE_SIZES.height, rx: 8 }),
-        svg("text", { class: "tree-token", x: 36, y: 22, "text-anchor": "middle" }, shorten(readableToken(input[input.length - 1]), 8))),
+      svg("g", { class: "tree-node tree-start", transform: `translate(${origin.x} ${origin.y})` },
+        svg("rect", { width: start, height: TREE_SIZES.height, rx: 8 }),
+        svg("text", { class: "tree-token", x: start / 2, y: 22, "text-anchor": "middle" }, first)),
     );
     steps.forEach((step, index) => step.branches.forEach((branch, number) => picture.append(drawNode({ step: index, branch: number }, branch, answer, path))));
   }
 
   /** Show which step is played. */
   function markStep() {
-    picture.querySelector(".tree-band")?.setAttribute("x", String(left(current) - 10));
-    picture.querySelectorAll(".tree-step").forEach((name, index) => name.classList.toggle("strong", index === current));
+    picture.querySelector(".tree-band")?.setAttribute("x", String(left(current) - 7));
+    picture.querySelector(".tree-band")?.setAttribute("visibility", played ? "visible" : "hidden");
+    picture.querySelectorAll(".tree-step").forEach((name, index) => name.classList.toggle("strong", played && index === current));
   }
 
   /**
@@ -161,6 +189,7 @@ export function beamTree({ onStep }) {
     const marks = [`tree-node tree-${branch.fate}`];
     if (answer.some((one) => same(one, at))) marks.push("on-answer");
     if (path.some((one) => same(one, at))) marks.push("on-path");
+    if (same(at, chosen)) marks.push("chosen");
     const group = svg(
       "g",
       {
@@ -168,8 +197,8 @@ export function beamTree({ onStep }) {
         "data-step": at.step + 1, "data-branch": at.branch, "data-fate": branch.fate, "data-score": branch.score.toFixed(6), "data-probability": branch.probability.toFixed(6),
       },
       svg("rect", { width: wide(), height: TREE_SIZES.height, rx: 8 }),
-      svg("text", { class: "tree-token", x: 8, y: 16 }, `${shorten(readableToken(branch.token), letters() - (branch.fate === "finished" ? 2 : 0))}${branch.fate === "finished" ? " ✓" : ""}`),
-      svg("text", { class: "tree-numbers", x: 8, y: 30 }, `${percent(branch.probability)}  ${fixedNumber(branch.score)}`),
+      svg("text", { class: "tree-token", x: TREE_SIZES.inset, y: 16 }, `${shorten(readableToken(branch.token), letters() - (branch.fate === "finished" ? 2 : 0))}${branch.fate === "finished" ? " ✓" : ""}`),
+      svg("text", { class: "tree-numbers", x: TREE_SIZES.inset, y: 30 }, numbersOf(branch)),
     );
     group.addEventListener("click", () => choose(at, true));
     group.addEventListener("focus", () => !same(at, chosen) && choose(at, false));
@@ -182,10 +211,10 @@ export function beamTree({ onStep }) {
   function describe(at) {
     if (!trace) return "";
     const branch = branchAt(at);
-    const output = treePath(trace, at).map((one) => readableToken(branchAt(one).token)).join(" ");
+    const output = outputText(treePath(trace, at).map(branchAt));
     const fate = branch.fate === "kept" ? `kept as beam ${(branch.beam ?? 0) + 1}` : branch.fate;
     const score = branch.fate === "finished" ? `score ${fixedNumber(branch.score, 3)}` : `log-probability ${fixedNumber(branch.score, 3)}`;
-    return `Step ${at.step + 1}, ${output}: probability of the token ${percent(branch.probability)}, ${score}, ${fate}`;
+    return `Step ${at.step + 1} · ${output} · ${fate} · token ${percent(branch.probability)} · ${score}`;
   }
 
   /** @param {TreeNode} at */
@@ -200,6 +229,7 @@ export function beamTree({ onStep }) {
     chosen = at;
     const focused = picture.contains(document.activeElement);
     if (tell) onStep(at.step);
+    chosen = at;
     draw();
     showReadout(at);
     if (focused || tell) /** @type {SVGElement | null} */ (picture.querySelector('[tabindex="0"]'))?.focus({ preventScroll: true });
@@ -209,8 +239,15 @@ export function beamTree({ onStep }) {
   /** Scroll the tree, not the page. @param {number} step */
   function reveal(step) {
     const x = left(step);
-    if (x < scroller.scrollLeft + 20) scroller.scrollLeft = x - TREE_SIZES.left;
-    if (x + wide() > scroller.scrollLeft + scroller.clientWidth) scroller.scrollLeft = x + wide() + 16 - scroller.clientWidth;
+    if (x < scroller.scrollLeft + EDGE) scroller.scrollLeft = step ? x - EDGE : 0;
+    if (x + wide() > scroller.scrollLeft + scroller.clientWidth - EDGE) scroller.scrollLeft = x + wide() + EDGE - scroller.clientWidth;
+  }
+
+  /** Draw, and keep the focus. */
+  function redraw() {
+    const focused = picture.contains(document.activeElement);
+    draw();
+    if (focused) /** @type {SVGElement | null} */ (picture.querySelector('[tabindex="0"]'))?.focus({ preventScroll: true });
   }
 
   picture.addEventListener("keydown", (event) => {
@@ -244,7 +281,7 @@ export function beamTree({ onStep }) {
     trace.steps.forEach((step, index) =>
       step.branches.forEach((branch, number) => {
         const before = treePath(/** @type {DecodingTrace} */ (trace), { step: index, branch: number }).slice(0, -1);
-        const output = before.map((one) => readableToken(branchAt(one).token)).join(" ");
+        const output = outputText(before.map(branchAt));
         const cells = [output, readableToken(branch.token), branch.probability.toFixed(6), branch.score.toFixed(6), branch.fate];
         body.append(el("tr", {}, el("th", { scope: "row" }, String(step.number)), ...cells.map((cell) => el("td", {}, el("bdi", {}, cell)))));
       }),
@@ -256,9 +293,8 @@ export function beamTree({ onStep }) {
   new ResizeObserver(() => {
     if (scroller.clientWidth === room) return; // its height changes with the tree itself
     room = scroller.clientWidth;
-    const focused = picture.contains(document.activeElement);
-    draw();
-    if (focused) /** @type {SVGElement | null} */ (picture.querySelector('[tabindex="0"]'))?.focus({ preventScroll: true });
+    redraw();
+    reveal(chosen.step);
   }).observe(scroller);
 
   return {
@@ -266,15 +302,23 @@ export function beamTree({ onStep }) {
     setTrace(next) {
       trace = next;
       current = 0;
+      played = false;
       chosen = answerEnd(next);
-      scroller.scrollLeft = 0;
       draw();
       showReadout(chosen);
+      reveal(chosen.step);
       if (table.open) renderTable();
     },
     setStep(step) {
+      if (!trace || (!played && step === 0)) return;
+      played = true;
       current = step;
-      markStep();
+      if (chosen.step !== step) {
+        const path = treePath(trace, answerEnd(trace));
+        chosen = path[Math.min(step, path.length - 1)];
+        redraw();
+        showReadout(chosen);
+      } else markStep();
       reveal(step);
     },
   };

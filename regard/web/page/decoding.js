@@ -7,6 +7,7 @@ import { answerEnd, beamTree, branchOfBeam, treePath } from "./beam_tree.js";
 import { placard, segmented, slider } from "./parts/controls.js";
 import { inkCss, rampCss } from "./parts/colour.js";
 import { el, readableToken, setChildren } from "./parts/dom.js";
+import { fadeEdges } from "./parts/fade.js";
 import { fixedNumber, groupedCount, percent } from "./parts/numbers.js";
 import { player } from "./parts/player.js";
 
@@ -22,10 +23,13 @@ const SEARCH_NAMES = ["greedy", "beam", "sample"];
 const DECODING_DELAY = 300; // milliseconds after the last move of a slider
 const SOFTMAX_ROWS = 7; // of the softmax matrix: the last ones
 const SOFTMAX_COLUMNS = 7;
+const NARROW_COLUMNS = 3;
+const NARROW = 440; // pixels of a phone
 const MOST_TRACED = 256; // tokens of an answer, as the server bounds them
 const SHOWN_CHIPS = 64; // tokens of an input that are shown
 const SPECIAL = /^(<.*>|\[.*\])$/s;
 const STARTS_INSIDE = /^(?![\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}])[\p{L}\p{N}\p{M}]/u; // what may continue a word
+const CLOSES = /^▁?[,.;:!?)\]»…]+$/; // no space before it, even where tokens are words
 const ENDS_INSIDE = /[\p{L}\p{N}\p{M}]$/u;
 
 /** @type {import("./types.js").View} */
@@ -86,6 +90,7 @@ function tokenChips(tokens, fresh, taken = []) {
  */
 export function withReadableTokens(found) {
   let pieces = false; // whether some token continues a word
+  const spaces = [found.greedy, found.beam].some((trace) => trace.answer.some((token) => token.startsWith("▁"))); // whether tokens say where there are spaces
   /** @param {string} token @param {string} [before]  the token before it */
   const shown = (token, before = "") => {
     if (token.startsWith("▁")) return token.length > 1 ? token.slice(1) : "␣";
@@ -103,7 +108,7 @@ export function withReadableTokens(found) {
       return {
         ...step,
         beams: step.beams.map((beam, index) => ({ ...beam, inputs: inOrder(beam.inputs), top: beam.top.map((word) => ({ ...word, token: shown(word.token, last[index]) })) })),
-        branches: step.branches.map((branch) => ({ ...branch, token: shown(branch.token, last[branch.parent]) })),
+        branches: step.branches.map((branch) => ({ ...branch, token: shown(branch.token, last[branch.parent]), glued: CLOSES.test(branch.token) || (spaces && !branch.token.startsWith("▁")) })),
       };
     }),
   });
@@ -129,9 +134,9 @@ function mountDecoding(root, app) {
   const answers = el("div", { class: "searches", role: "radiogroup", "aria-label": "Searches" });
   const controls = {
     beam: slider({ label: "Beam width", min: 2, max: 10, value: 4, onInput: askSoon }),
-    temperature: slider({ label: "Temperature of the sample", min: 0.1, max: 2, step: 0.1, value: 1, format: (value) => value.toFixed(1), onInput: askSoon }),
-    top_k: slider({ label: "Top-k of the sample", min: 0, max: 50, value: 0, format: (value) => (value ? String(value) : "all tokens"), onInput: askSoon }),
-    seed: slider({ label: "Seed of the sample", min: 0, max: 40, value: 0, onInput: askSoon }),
+    temperature: slider({ label: "Sampling temperature", min: 0.1, max: 2, step: 0.1, value: 1, format: (value) => value.toFixed(1), onInput: askSoon }),
+    top_k: slider({ label: "Sampling top-k", min: 0, max: 50, value: 0, format: (value) => (value ? String(value) : "all tokens"), onInput: askSoon }),
+    seed: slider({ label: "Sampling seed", min: 0, max: 40, value: 0, onInput: askSoon }),
   };
   const settings = el("div", { class: "settings", role: "group", "aria-label": "Options of the searches" }, ...Object.values(controls).map((control) => control.node));
   const fixed = el("p", { class: "hint", hidden: !app.embedded }, "This saved page holds these three searches. To try other options, open the run: ", el("code", {}, "regard serve RUN"));
@@ -190,7 +195,7 @@ function mountDecoding(root, app) {
   function show(found, fresh) {
     const { answer: readable, pieces } = withReadableTokens(found);
     answer = readable;
-    about.textContent = `Marked tokens are not in the greedy answer; in the greedy answer, they are not in that of beam search. The score is the log-probability of the answer normalized by length: closer to zero is more probable.${pieces ? " A + joins a token to the one before it." : ""}`;
+    about.textContent = `Marked tokens differ from the greedy answer (in the greedy card: from the beam search’s answer). The score is the log-probability of the answer normalized by length: closer to zero is more probable.${pieces ? " A + joins a token to the one before it." : ""}`;
     setChildren(message);
     content.hidden = false;
     if (!changed) {
@@ -202,7 +207,7 @@ function mountDecoding(root, app) {
     tree.setTrace(readable.beam);
     const [intro] = treeCard.getElementsByClassName("hint");
     intro.textContent =
-      `At each step every kept hypothesis is extended by its likeliest tokens; the ${found.beam.beam_size} best extensions are kept and the others dropped. ` +
+      `At each step every kept hypothesis is extended by its likeliest tokens; the ${found.beam.beam_size} best extensions are kept and the others are dropped. ` +
       `Each box shows the probability of its token and the log-probability of the whole hypothesis; once finished, divided by ` +
       (found.beam.length_penalty === 1 ? "its length." : `its length to the power of ${found.beam.length_penalty}.`);
     drawAnswers(found);
@@ -354,7 +359,8 @@ function mountDecoding(root, app) {
    */
   function drawSoftmax(trace, read, taken) {
     const rows = rowsBefore(trace);
-    const words = [...read.top.slice(0, SOFTMAX_COLUMNS), ...taken.filter((branch) => !read.top.slice(0, SOFTMAX_COLUMNS).some((word) => word.token === branch.token))];
+    const likeliest = read.top.slice(0, root.clientWidth < NARROW ? NARROW_COLUMNS : SOFTMAX_COLUMNS);
+    const words = [...likeliest, ...taken.filter((branch) => !likeliest.some((word) => word.token === branch.token))];
     const columns = words.map((word) => word.token);
     const length = read.inputs.length;
     const first = length - rows.length; // rows of a prompt, which no step has read
@@ -373,11 +379,12 @@ function mountDecoding(root, app) {
       });
       body.append(el("tr", { class: last ? "read" : "unread", "data-read": String(last) }, el("th", { scope: "row" }, readableToken(read.inputs[index])), ...cells, el("td", { class: "more" }, "…")));
     }
+    const matrix = el("table", { class: "softmax-table", "aria-label": "Softmax: a row for each token read, a column for each token of the vocabulary" }, el("thead", {}, head), body);
     return el(
       "div",
       { class: "decode-part decode-softmax" },
       el("h4", {}, "Softmax"),
-      el("div", { class: "table-scroll" }, el("table", { class: "softmax-table", "aria-label": "Softmax: a row for each token read, a column for each token of the vocabulary" }, el("thead", {}, head), body)),
+      fadeEdges(el("div", { class: "table-scroll" }, matrix), matrix),
       el("p", { class: "hint" }, `${groupedCount(length)} ${length === 1 ? "row" : "rows"} × ${groupedCount(trace.vocab)} tokens of the vocabulary. ${length === 1 ? "This row" : "Only the last row"} is read: it predicts the token after “${readableToken(read.inputs[length - 1])}”.`),
     );
   }
@@ -391,7 +398,6 @@ function mountDecoding(root, app) {
     const sampled = read.top.some((word) => word.sampling !== null);
     const rare = taken.filter((branch) => !read.top.some((word) => word.token === branch.token));
     const words = [...read.top, ...rare];
-    const most = Math.max(...words.map((word) => Math.max(word.probability, word.sampling ?? 0)), 1e-9);
     const known = words.reduce((sum, word) => sum + word.probability, 0);
     const bars = words.map((word) =>
       el(
@@ -401,8 +407,8 @@ function mountDecoding(root, app) {
         el(
           "span",
           { class: "top-bars" },
-          el("span", { class: "top-bar", style: { width: `${(100 * word.probability) / most}%` } }),
-          word.sampling !== null && el("span", { class: "top-bar top-sampling", style: { width: `${(100 * word.sampling) / most}%` } }),
+          el("span", { class: "top-bar", style: { width: `${100 * word.probability}%` } }),
+          word.sampling !== null && el("span", { class: "top-bar top-sampling", style: { width: `${100 * word.sampling}%` } }),
         ),
         el("span", { class: "top-number" }, percent(word.probability), word.sampling !== null && el("small", {}, percent(word.sampling))),
       ),

@@ -30,6 +30,7 @@ import { labelsOfAxis, isSmall, layerShape, loadMatrix, loadRow, loadWeightTile,
  *   | {kind: "layers", group: HeadGroup} | {kind: "rollout", group: HeadGroup}} Opened
  */
 
+const OPENED_SUBTITLE = "How much each query attends to each key: a row for every query, a column for every key.";
 const MOST_LINKS = 400;
 
 /** A matrix should fit below its title. */
@@ -69,6 +70,7 @@ function mountHeads(root, app) {
   /** @type {IntersectionObserver | null} */
   let watcher = null;
   let scrollBefore = 0;
+  app.on("run", () => app.describe("heads")); // another one may have no heads
   onThemeChange(() => repaint.forEach((paint) => paint()));
 
   /** @param {Opened} what */
@@ -94,6 +96,7 @@ function mountHeads(root, app) {
   function show() {
     closeDetail();
     closeDetail = () => {};
+    app.describe("heads", opened ? OPENED_SUBTITLE : undefined);
     grid.hidden = opened !== null;
     detail.hidden = opened === null;
     setChildren(detail);
@@ -128,7 +131,7 @@ function mountHeads(root, app) {
         "div",
         { class: "heads-bar" },
         el("p", { class: "hint" }, headCount(record)),
-        legend({ title: "weight", high: "largest of the head" }),
+        legend({ title: "weight", high: "largest weight in each map" }),
       ),
       ...groups.map((group) =>
         drawGroup(
@@ -178,10 +181,11 @@ function mountHeads(root, app) {
 function headCount(record) {
   const heads = record.layers.reduce((sum, layer) => sum + layer.heads, 0);
   const layers = record.layers.length;
-  const count = `${groupedCount(heads)} ${heads === 1 ? "head" : "heads"} in ${layers} ${layers === 1 ? "layer" : "layers"}.`;
+  const count = `${groupedCount(heads)} ${heads === 1 ? "head" : "heads"} in ${layers} attention ${layers === 1 ? "block" : "blocks"}.`;
   const label = record.layers.flatMap((layer) => layer.labels)[0];
   if (!label) return count;
-  return `${count} A label gives the share of queries whose strongest weight is there: ${label.label} ${percent(label.share)}.`;
+  const share = percent(label.share);
+  return `${count} A label names where a head looks: “${label.label} ${share}” means that for ${share} of the queries the strongest weight is on the ${label.label}.`;
 }
 
 /**
@@ -289,7 +293,7 @@ function drawGroup(app, record, group, open, whenVisible, repaint) {
   const extras = el("div", { class: "head-extras" });
   const oneShape = new Set(group.layers.map((layer) => `${layer.queries}/${layer.keys}`)).size === 1;
   if (group.layers.length > 1 && oneShape && isSmall(app, group.layers[0])) {
-    extras.append(button({ label: "Layer mean", title: "The mean of all layers and heads", onClick: () => open({ kind: "layers", group }) }));
+    extras.append(button({ label: "Mean of all layers", title: "The mean of all layers and heads", onClick: () => open({ kind: "layers", group }) }));
   }
   if (
     group.layers[0].kind !== "cross" &&
@@ -337,7 +341,7 @@ function headButton(layer, head, open) {
       "span",
       { class: "thumb-name" },
       el("span", { class: "visually-hidden" }, `${layer.title}, ${head === "mean" ? "" : "head "}`),
-      head === "mean" ? "mean" : String(head + 1),
+      head === "mean" ? "mean of heads" : String(head + 1),
     ),
     ...labels.slice(0, 1).map((label) => el("span", { class: "chip" }, label.label, " ", el("b", {}, percent(label.share)))),
   );
@@ -400,18 +404,20 @@ function drawDetail(root, app, record, opened, open, close) {
   // title, neighbours, files
   const all = everyHead(record);
   const at = all.findIndex((one) => sameHead(one, opened));
-  const previous = button({ label: "←", title: "Previous head (left arrow key)", onClick: () => open(all[at - 1]) });
-  const next = button({ label: "→", title: "Next head (right arrow key)", onClick: () => open(all[at + 1]) });
-  previous.setAttribute("aria-label", "Previous head");
-  next.setAttribute("aria-label", "Next head");
-  previous.disabled = at <= 0;
-  next.disabled = at < 0 || at === all.length - 1;
+  /** @param {Opened & {kind: "head"} | undefined} one  beside the head that is opened */
+  const shortName = (one) => (!one ? "" : one.layer === layer ? `Head ${Number(one.head) + 1}` : one.layer.index < layer.index ? "Layer before" : "Next layer");
+  const previous = button({ label: `← ${shortName(all[at - 1])}`, title: "Previous head (left arrow key)", onClick: () => open(all[at - 1]) });
+  const next = button({ label: `${shortName(all[at + 1])} →`, title: "Next head (right arrow key)", onClick: () => open(all[at + 1]) });
+  previous.setAttribute("aria-label", `Previous head: ${shortName(all[at - 1])}`);
+  next.setAttribute("aria-label", `Next head: ${shortName(all[at + 1])}`);
+  previous.hidden = at <= 0;
+  next.hidden = at < 0 || at === all.length - 1;
   const labels = opened.kind === "head" ? layer.labels.filter((label) => label.head === opened.head) : [];
   const failure = el("div");
   const bar = el(
     "div",
     { class: "detail-bar" },
-    button({ label: "All heads", onClick: close, title: "Back (Escape)" }),
+    button({ label: "← Back to all heads", onClick: close, title: "Back (Escape)" }),
     el("h3", { "data-title": "", tabindex: "-1" }, title),
     ...labels.map((label) => el("span", { class: "chip" }, label.label, " ", el("b", {}, percent(label.share)))),
     el("span", { class: "detail-step" }, opened.kind === "head" && previous, opened.kind === "head" && next),
@@ -450,8 +456,8 @@ function drawDetail(root, app, record, opened, open, close) {
     }
     links.append(
       el("span", { class: "spacer" }),
-      button({ label: "Show the arithmetic", kind: "quiet", onClick: () => app.open("steps", chosen) }),
-      button({ label: "Switch it off", kind: "quiet", onClick: () => app.open("whatif", chosen) }),
+      button({ label: "See it step by step", kind: "quiet", onClick: () => app.open("steps", chosen) }),
+      button({ label: opened.head === "mean" || layer.heads === 1 ? "Switch this layer off" : "Switch this head off", kind: "quiet", onClick: () => app.open("whatif", chosen) }),
     );
   }
 
@@ -535,7 +541,7 @@ function drawDetail(root, app, record, opened, open, close) {
         view.update({ links: strong });
       };
       const threshold = slider({
-        label: "At least",
+        label: "Show links of at least",
         min: 0,
         max: 100,
         value: Math.round(100 * start),

@@ -24,6 +24,7 @@ import { mountPositions } from "./positions.js";
  *   save_every: number, keep_every: number}} TrainingLog
  */
 
+const FINAL_SUBTITLE = "This input after training, how the model encodes positions, and what its size costs."; // of a run without checkpoints
 const SHOWN_ITEMS = 10; // tokens or classes of an answer that are listed
 const MAP_HEIGHT = 440; // pixels; a higher map scrolls
 const NARROW_MAP = 16; // columns that fit beside the loss; a wider map is below it
@@ -40,7 +41,7 @@ const TOPICS = /** @type {const} */ ([
 export const LEARNING_VIEW = {
   id: "learning",
   title: "Learning and cost",
-  subtitle: "The same input at earlier checkpoints, how the model encodes positions, and what its sizes cost.",
+  subtitle: "The same input at earlier checkpoints, how the model encodes positions, and what its size costs.",
   needsRecord: false,
   unavailable: () => "",
   mount: mountLearning,
@@ -94,13 +95,14 @@ function mountTraining(root, app) {
   const message = el("div", {});
   const playing = player({ label: "Training step", onStep: showStep });
   const note = el("p", { class: "hint" });
+  const title = el("h3", { id: "steps-heading" }, "The same input at each checkpoint");
   const chart = lineChart({ title: "Loss", lines: [], xName: "step", yName: "loss, nats", height: 280, xText: groupedCount, yText: (y) => String(Number(y.toPrecision(3))), onPick: pickStep });
   const scale = segmented({ label: "Loss axis", options: [{ value: "linear", label: "linear" }, { value: "log", label: "log" }], value: "linear", onChange: (value) => chart.update({ yLog: value === "log" }) });
   const facts = el("dl", { class: "facts" });
   const said = el("div", { class: "stack learned" });
-  const maps = el("section", { class: "card learned-maps", "aria-label": "Attention at this step" });
+  const maps = el("section", { class: "card learned-maps", "aria-label": "Attention" });
   const ownMap = el("div", {}); // a map that is narrow enough for the left column
-  const playCard = el("section", { class: "card stack learned-play", "aria-labelledby": "steps-heading" }, el("h3", { id: "steps-heading" }, "The same input at each checkpoint"), playing.node, said, ownMap, note);
+  const playCard = el("section", { class: "card stack learned-play", "aria-labelledby": "steps-heading" }, title, playing.node, said, ownMap, note);
   const chartCard = el("section", { class: "card stack", "aria-labelledby": "loss-heading" }, el("div", { class: "toolbar decode-head" }, el("h3", { id: "loss-heading" }, "Loss"), scale.node), chart.node, facts);
   const content = el("div", { class: "learning-grid" }, playCard, chartCard, maps);
   root.append(message, content);
@@ -149,7 +151,13 @@ function mountTraining(root, app) {
     chart.node.hidden = scale.node.hidden = !lines.some((line) => line.points.length);
     steps = [...found.checkpoints, null];
     playing.setSteps(steps.map(stepName), steps.length - 1);
-    playing.node.hidden = steps.length < 2;
+    const only = steps.length < 2; // only the final weights
+    playing.node.hidden = only;
+    title.textContent = only ? "This input, after training" : "The same input at each checkpoint";
+    note.className = only ? "note" : "hint";
+    if (only) title.after(note); // before what it explains
+    else playCard.append(note);
+    app.describe("learning", only ? FINAL_SUBTITLE : undefined);
     const kept = found.checkpoints.filter((step) => step > 0).map(groupedCount);
     const every = groupedCount(Math.max(found.save_every, 1));
     const all = found.keep_every > 0 || kept.length >= Math.floor(found.steps / Math.max(found.save_every, 1)); // none was deleted
@@ -167,7 +175,7 @@ function mountTraining(root, app) {
     setChildren(
       facts,
       ...(found.final ? [el("div", {}, el("dt", {}, "final validation loss"), el("dd", { "data-value": found.final.loss }, fixedNumber(found.final.loss, 3)))] : []),
-      ...scores.slice(0, 4).map(([score, value]) => el("div", {}, el("dt", {}, score), el("dd", { "data-value": value }, `${Number(value.toFixed(2))}${/rate|match|accuracy/.test(score) ? " %" : ""}`))),
+      ...scores.slice(0, 4).map(([score, value]) => el("div", {}, el("dt", {}, score), el("dd", { "data-value": value }, `${fixedNumber(value, 2)}${/rate|match|accuracy/.test(score) ? "\u00a0%" : ""}`))),
     );
     if (chart.node.hidden) setChildren(facts, el("p", { class: "hint" }, `${name} has no training log: it was imported, or its log was deleted.`));
   }
@@ -193,7 +201,7 @@ function mountTraining(root, app) {
     const number = (asked += 1);
     if (log) chart.update({ current: step ?? log.final?.step ?? null });
     if (!app.record || !app.input || !app.run) {
-      setChildren(said, placard({ title: "Nothing inspected yet", text: "Give the model an input above to see its answer at each checkpoint." }));
+      setChildren(said, placard({ title: "Nothing inspected yet", text: `Give the model an input above to see its answer${steps.length < 2 ? "" : " at each checkpoint"}.` }));
       setChildren(ownMap);
       setChildren(maps);
       return;
@@ -233,7 +241,7 @@ function mountTraining(root, app) {
       el("p", { class: "learned-text", "data-step": step === null ? "final" : String(step) }, el("bdi", {}, record.answer.text ? readableToken(record.answer.text) : "(an empty answer)")),
       el("p", { class: "learned-items" }, ...items.map((item) =>
         el("span", { class: "learned-item", "data-probability": item.probability === null ? null : item.probability.toFixed(6) }, el("bdi", {}, readableToken(item.text)), item.probability !== null && el("small", {}, percent(item.probability)))), hidden > 0 && el("span", { class: "learned-more" }, `and ${groupedCount(hidden)} more`)),
-      loss && el("p", { class: "hint" }, `Validation loss ${fixedNumber(loss.loss, 3)} at this step.`),
+      loss && el("p", { class: "hint" }, `Validation loss ${fixedNumber(loss.loss, 3)}${steps.length < 2 ? "" : " at this step"}.`),
     );
     const columns = record.axes[record.alignment.columns];
     const beside = columns !== undefined && (columns.kind === "grid" || columns.size <= NARROW_MAP);
@@ -252,6 +260,9 @@ function mountTraining(root, app) {
     return Math.max(largest(decodeWeights((app.record ?? record).alignment.weights)), 1e-6);
   }
 
+  /** Nothing where there is one step. */
+  const sameScale = () => (steps.length < 2 ? "" : "The colour scale is the same at every step. ");
+
   /** Where the answer attended: a heat map over tokens or frames; over an image, the mean of all rows. @param {AttentionRecord} record */
   function drawAlignment(record) {
     const [rows, columns] = [record.axes[record.alignment.rows], record.axes[record.alignment.columns]];
@@ -259,12 +270,12 @@ function mountTraining(root, app) {
     const values = decodeWeights(record.alignment.weights);
     const names = (/** @type {import("./types.js").Axis} */ axis) => (axis.labels.length === axis.size ? axis.labels : Array.from({ length: axis.size }, (_, index) => (axis.times[index] === undefined ? String(index + 1) : `${axis.times[index].toFixed(2)} s`)));
     if (columns.kind === "grid" && columns.grid) return drawOverlay(record, values, rows.size, columns);
-    const map = heatmap({ title: "Attention at this step", rowLabels: names(rows), columnLabels: names(columns), values, max: scaleOf(record), rowName: "answer", columnName: "input", maxHeight: MAP_HEIGHT });
+    const map = heatmap({ title: steps.length < 2 ? "Attention" : "Attention at this step", rowLabels: names(rows), columnLabels: names(columns), values, max: scaleOf(record), rowName: "answer", columnName: "input", maxHeight: MAP_HEIGHT });
     stopMap = map.destroy;
-    const about = el("p", { class: "hint" }, "The colour scale is the same at every step.");
+    const about = el("p", { class: "hint" }, sameScale().trim());
     requestAnimationFrame(() => requestAnimationFrame(() => { // when the map has its size
       const scroller = map.node.querySelector(".heatmap-scroll");
-      if (scroller && scroller.scrollHeight > scroller.clientHeight + SCROLLBAR) about.append(` The map has ${groupedCount(rows.size)} rows; scroll in it to see those below.`);
+      if (scroller && scroller.scrollHeight > scroller.clientHeight + SCROLLBAR) about.append(`${about.textContent ? " " : ""}The map has ${groupedCount(rows.size)} rows; scroll in it to see those below.`);
     }));
     return el(
       "figure",
@@ -306,7 +317,7 @@ function mountTraining(root, app) {
       { class: "learned-map" },
       el("figcaption", {}, record.alignment.title || "Attention of the answer"),
       el("div", { class: "learned-overlay" }, record.input.picture && el("img", { src: record.input.picture, alt: "The image" }), canvas),
-      el("p", { class: "hint" }, `The colour scale is the same at every step. Strongest place ${percent(largest(mean))}, the mean of all places ${percent(mean.reduce((sum, weight) => sum + weight, 0) / mean.length)}.`),
+      el("p", { class: "hint" }, `${sameScale()}Strongest place ${percent(largest(mean))}, the mean of all places ${percent(mean.reduce((sum, weight) => sum + weight, 0) / mean.length)}.`),
     );
   }
 
@@ -339,7 +350,7 @@ function mountTraining(root, app) {
       }
     };
     const pick = choice({
-      label: "Heads of", options: record.layers.map((one) => ({ value: String(one.index), label: one.title })), value: String(layer), onChange: (value) => {
+      label: "Layer", options: record.layers.map((one) => ({ value: String(one.index), label: one.title })), value: String(layer), onChange: (value) => {
         layer = Number(value);
         load();
       },

@@ -5,9 +5,10 @@
 
 import { button, choice, placard, segmented, slider, toggle } from "./parts/controls.js";
 import { el, eachFrame, readableToken, setChildren, shorten } from "./parts/dom.js";
+import { legend } from "./parts/colour.js";
 import { matrixView } from "./parts/matrix.js";
-import { mathBlock, mathElement, mfrac, mi, mn, mo, mrow, msqrt, msub, msup, mtext } from "./parts/mathml.js";
-import { fixedNumber, groupedCount, matrixRow, strongest } from "./parts/numbers.js";
+import { mathBlock, mathElement, mfrac, mi, mn, mo, mrow, msqrt, msup, mtext } from "./parts/mathml.js";
+import { fixedNumber, groupedCount, largest, matrixRow, strongest } from "./parts/numbers.js";
 import { attentionStages, mayAttend, ownSwitches, pickCells, unpackSteps } from "./steps_math.js";
 
 /** @typedef {import("./types.js").App} App */
@@ -21,12 +22,14 @@ const SIX_WORDS = "Your cat is a lovely cat"; // few tokenizers know words in ca
 const SENT_QUERIES = 64; // of one answer
 const SHOWN_ROWS = 8; // queries around the chosen one
 const SHOWN_KEYS = 10; // those with the most weight
+const NARROW_KEYS = 6;
+const NARROW = 440; // pixels of a phone
 
 const HALF_WIDTH = new Set(["scores", "scaled", "mask", "weights"]); // on a wide screen two of these stand side by side
 
 /** How many numbers of a vector are shown before "…", in a page of this many pixels: alone, or beside one or two other matrices. */
 const shownNumbers = (/** @type {number} */ room) =>
-  room >= 1200 ? { alone: 13, beside: 5, three: 3 } : room >= 1000 ? { alone: 12, beside: 4, three: 3 } : room >= 640 ? { alone: 8, beside: 4, three: 3 } : { alone: 4, beside: 3, three: 4 };
+  room >= 1200 ? { alone: 13, beside: 5, three: 3, sum: 5 } : room >= 1000 ? { alone: 12, beside: 4, three: 3, sum: 4 } : room >= 640 ? { alone: 8, beside: 4, three: 3, sum: 4 } : room >= NARROW ? { alone: 4, beside: 3, three: 4, sum: 3 } : { alone: 3, beside: 3, three: 3, sum: 2 };
 
 /** @type {import("./types.js").View} */
 export const STEPS_VIEW = {
@@ -67,8 +70,8 @@ function mountSteps(root, app) {
   // ---- what is looked at
 
   const which = segmented({
-    label: "Example",
-    options: [{ value: "lecture", label: "Six words" }, { value: "record", label: "Your input" }],
+    label: "Numbers from",
+    options: [{ value: "lecture", label: "Example words" }, { value: "record", label: "Your input" }],
     value: source,
     onChange: (value) => {
       source = value;
@@ -113,8 +116,9 @@ function mountSteps(root, app) {
   const message = el("div", { class: "steps-message" });
   const formula = el("div", { class: "steps-formula" });
   const notes = el("p", { class: "hint steps-notes" });
+  const key = el("div", { class: "steps-key" }, legend({ title: "colour: size, regardless of sign", high: "largest of the matrix" }));
   const list = el("ol", { class: "steps-stages" });
-  root.append(el("div", { class: "stack" }, chooser, message, el("div", { class: "steps-bar" }, panel, formula), list, notes));
+  root.append(el("div", { class: "stack" }, chooser, message, el("div", { class: "steps-bar" }, panel, formula), key, list, notes));
 
   let answered = 0; // the last request whose answer is drawn
   const drawSoon = eachFrame(drawStages);
@@ -258,7 +262,7 @@ function mountSteps(root, app) {
     drawControls();
     const stop = source === "record" && !app.record?.layers.length;
     setChildren(message, problem && placard({ kind: "error", title: "These numbers did not load", text: problem }));
-    panel.hidden = !steps;
+    panel.hidden = key.hidden = !steps;
     if (!steps) {
       setChildren(formula);
       setChildren(notes);
@@ -272,13 +276,16 @@ function mountSteps(root, app) {
     setChildren(formula, formulaMath(steps, switches));
     setChildren(list, ...stagesOf(steps, row).map((stage, index, all) => stageItem(stage, index, inPair(all, index))));
     highlightRead();
-    notes.textContent = [...steps.notes, steps.keys.length > SHOWN_KEYS ? `Only the ${SHOWN_KEYS} keys with the largest weights are shown, of ${groupedCount(steps.keys.length)}; all take part in the computation.` : ""].filter(Boolean).join(" ");
+    notes.textContent = [...steps.notes, steps.keys.length > mostKeys() ? `Only the ${mostKeys()} keys with the largest weights are shown, of ${groupedCount(steps.keys.length)}; all take part in the computation.` : ""].filter(Boolean).join(" ");
     if (focused && document.activeElement === document.body) {
       const control = matrix ? `[data-matrix="${matrix}"] .stage-more` : 'button[aria-pressed="true"]';
       const target = list.querySelector(`[data-stage="${focused}"] ${control}`);
       if (target instanceof HTMLElement) target.focus({ preventScroll: true });
     }
   }
+
+  const narrow = () => list.clientWidth < NARROW;
+  const mostKeys = () => (narrow() ? NARROW_KEYS : SHOWN_KEYS);
 
   function emptyReason() {
     if (app.run && !app.run.has_attention) return `${app.run.name} has no attention, so there are no steps to show.`;
@@ -305,7 +312,7 @@ function mountSteps(root, app) {
     const changed = changedFrom(now);
     const rows = rowsAround(row, now.queries.length, SHOWN_ROWS);
     const weightsOfRow = /** @type {Float64Array} */ (stage.weights.values).subarray(row * now.keys.length, (row + 1) * now.keys.length);
-    const keys = strongest(weightsOfRow, SHOWN_KEYS).sort((a, b) => a - b);
+    const keys = strongest(weightsOfRow, mostKeys()).sort((a, b) => a - b);
     const best = strongest(weightsOfRow, 1)[0];
     const at = row * now.keys.length + best;
     const name = { query: quote(now.queries[row]), key: quote(now.keys[best]) };
@@ -315,11 +322,11 @@ function mountSteps(root, app) {
 
     /**
      * A matrix with a row for each query that is shown.
-     * @param {string} title @param {NumberMatrix} matrix @param {number} [digits]
+     * @param {string} title @param {NumberMatrix} matrix @param {number} [digits] @param {number} [max]
      */
-    const byQuery = (title, matrix, digits = 2) => vectors(title, pickCells(matrix, rows), rows.map((one) => now.queries[one]), rows.indexOf(row), (one) => chooseQuery(now.query_positions[rows[one]]), digits, title === "q" ? shown.three : title === "output" || now.memory ? shown.beside : shown.alone);
+    const byQuery = (title, matrix, digits = 2, max) => vectors(title, pickCells(matrix, rows), rows.map((one) => now.queries[one]), rows.indexOf(row), (one) => chooseQuery(now.query_positions[rows[one]]), digits, max, title === "q" ? shown.three : title === "output" || now.memory ? shown.beside : shown.alone);
     /** @param {string} title @param {NumberMatrix} matrix */
-    const byKey = (title, matrix) => vectors(title, pickCells(matrix, keys), keys.map((one) => now.keys[one]), undefined, undefined, 2, title === "memory" ? shown.beside : shown.three);
+    const byKey = (title, matrix) => vectors(title, pickCells(matrix, keys), keys.map((one) => now.keys[one]), undefined, undefined, 2, undefined, title === "memory" ? shown.beside : shown.three);
     /** @param {string} title @param {NumberMatrix} matrix @param {number} digits */
     const pairs = (title, matrix, digits) => cells(title, now, matrix, rows, keys, row, digits);
 
@@ -396,15 +403,17 @@ function mountSteps(root, app) {
       title: "Softmax: the attention weights",
       text: `The exponential of each score, divided by the sum over its row: every row adds up to 1.${switches.temperature === 1 ? "" : ` The scores are divided by the temperature ${switches.temperature.toFixed(2)} first: above 1 the weights become more even, below 1 more peaked.`}`,
       body: [pairs("weights", stage.weights, 3)],
-      worked: `Row ${name.query}: ${keys.map((key) => fixedNumber(weightsOfRow[key], 3)).join(" + ")}${keys.length < now.keys.length ? " + …" : ""} = ${fixedNumber(weightsOfRow.reduce((sum, weight) => sum + weight, 0), 3)}`,
+      worked: `Row ${name.query}: ${keys.map((key) => fixedNumber(weightsOfRow[key], 3)).join(" + ")}${keys.length < now.keys.length ? " + …" : ""} = ${fixedNumber(weightsOfRow.reduce((sum, weight) => sum + weight, 0), 3)}${keys.length < now.keys.length || addsUp([...weightsOfRow], 3) ? "" : " (numbers are rounded)"}`,
       changed: changed.weights,
     });
+    const addends = keys.map((key) => weightsOfRow[key] * largest(Array.from(matrixRow(/** @type {any} */ (now.v.values), key, now.v.columns), Math.abs)));
+    const most = Math.max(largest(Array.from(stage.output.values, Math.abs)), ...addends) || 1; // one scale: a sum has one colour in both
     found.push({
       id: "output",
       term: "v",
       title: "The weighted sum of the values",
       text: `Each value times its weight, summed: the output of the head for ${name.query}.`,
-      body: [contributions(now, weightsOfRow, keys, matrixRow(/** @type {any} */ (stage.output.values), row, now.v.columns), shown.beside), byQuery("output", stage.output, 3)],
+      body: [contributions(now, weightsOfRow, keys, matrixRow(/** @type {any} */ (stage.output.values), row, now.v.columns), shown.sum, most, narrow() ? 2 : 3), byQuery("output", stage.output, narrow() ? 2 : 3, most)],
       changed: changed.weights,
     });
     return found;
@@ -434,12 +443,13 @@ function mountSteps(root, app) {
    * @param {number} [row]
    * @param {(row: number) => void} [onRow]
    * @param {number} [digits]
+   * @param {number} [max]  the size of the last colour
    * @param {number} [shown]
    */
-  function vectors(title, matrix, labels, row, onRow, digits = 2, shown = 6) {
+  function vectors(title, matrix, labels, row, onRow, digits = 2, max = undefined, shown = 6) {
     const view = matrixView({
-      title: MATRIX_TITLES[title] ?? title, values: /** @type {any} */ (matrix.values), rows: matrix.rows, columns: matrix.columns, rowLabels: labels.map((label) => shorten(label, 14)),
-      row, onRow, digits, shownColumns: wide.has(title) ? undefined : shown,
+      title: MATRIX_TITLES[title] ?? title, values: /** @type {any} */ (matrix.values), rows: matrix.rows, columns: matrix.columns, rowLabels: labels.map((label) => shorten(label, narrow() ? 9 : 14)),
+      row, onRow, digits, max, shownColumns: wide.has(title) ? undefined : shown,
     });
     const more = matrix.columns > shown && button({
       label: wide.has(title) ? "Show fewer" : `Show all ${groupedCount(matrix.columns)} numbers`, kind: "quiet",
@@ -462,9 +472,10 @@ function mountSteps(root, app) {
   function cells(title, now, matrix, rows, keys, row, digits) {
     const picked = pickCells(matrix, rows, keys);
     const hide = switches.masked && (title === "masked" || title === "weights");
+    const labels = keys.map((one) => shorten(now.keys[one], 10));
     const view = matrixView({
-      title: title === "masked" && !switches.masked ? "scores, unchanged" : MATRIX_TITLES[title] ?? title, values: /** @type {any} */ (picked.values), rows: rows.length, columns: keys.length, rowLabels: rows.map((one) => shorten(now.queries[one], 14)),
-      columnLabels: keys.map((one) => shorten(now.keys[one], 10)), row: rows.indexOf(row), digits, max: title === "weights" ? 1 : undefined,
+      title: title === "masked" && !switches.masked ? "scores, unchanged" : MATRIX_TITLES[title] ?? title, values: /** @type {any} */ (picked.values), rows: rows.length, columns: keys.length, rowLabels: rows.map((one) => shorten(now.queries[one], narrow() ? 7 : 14)),
+      columnLabels: labels, turned: narrow() && labels.some((label) => label.length > 3), row: rows.indexOf(row), digits: narrow() ? narrowDigits(picked.values, digits) : digits, max: title === "weights" ? 1 : undefined,
       masked: hide ? (i, j) => !mayAttend(now, rows[i], keys[j]) : undefined, onRow: (one) => chooseQuery(now.query_positions[rows[one]]),
     });
     const attributes = { class: "stage-matrix", "data-matrix": title, "data-rows": rows.map((one) => now.query_positions[one]).join(","), "data-columns": keys.map((one) => now.key_positions[one]).join(",") };
@@ -540,8 +551,10 @@ const MATRIX_TITLES = {
  * @param {number[]} keys
  * @param {ArrayLike<number>} output
  * @param {number} shown  columns
+ * @param {number} most  the size of the last colour
+ * @param {number} digits
  */
-function contributions(now, weights, keys, output, shown) {
+function contributions(now, weights, keys, output, shown, most, digits) {
   const width = Math.min(shown, now.v.columns);
   const values = new Float64Array((keys.length + 1) * width);
   keys.forEach((key, i) => {
@@ -549,9 +562,32 @@ function contributions(now, weights, keys, output, shown) {
   });
   for (let e = 0; e < width; e += 1) values[keys.length * width + e] = output[e];
   const rest = keys.length < now.keys.length ? "… + the others" : "";
-  const labels = [...keys.map((key) => `${fixedNumber(weights[key], 3)} × ${shorten(now.keys[key], 10)}`), `Σ ${rest}`.trim()];
-  const view = matrixView({ title: "weight × value", values: /** @type {any} */ (values), rows: keys.length + 1, columns: width, rowLabels: labels, digits: 3 });
-  return el("div", { class: "stage-matrix stage-sum", "data-matrix": "contributions" }, view.node);
+  const labels = [...keys.map((key) => `${fixedNumber(weights[key], digits)} × ${shorten(now.keys[key], digits > 2 ? 10 : 7)}`), `Σ ${rest}`.trim()];
+  const view = matrixView({ title: "weight × value", values: /** @type {any} */ (values), rows: keys.length + 1, columns: width, rowLabels: labels, digits, max: most });
+  const column = (/** @type {number} */ e) => Array.from({ length: keys.length + 1 }, (_, i) => values[i * width + e]);
+  const rounded = keys.length === now.keys.length && !Array.from({ length: width }, (_, e) => column(e)).every((all) => addsUp(all.slice(0, -1), digits));
+  return el("div", { class: "stage-matrix stage-sum", "data-matrix": "contributions" }, view.node, rounded ? el("p", { class: "hint" }, "Numbers are rounded.") : null);
+}
+
+/**
+ * Whether numbers add up as they are written: rounded.
+ * @param {number[]} values
+ * @param {number} digits
+ */
+function addsUp(values, digits) {
+  const whole = 10 ** digits;
+  const sum = values.reduce((total, value) => total + value, 0);
+  return values.reduce((total, value) => total + Math.round(whole * value), 0) === Math.round(whole * sum);
+}
+
+/**
+ * How many digits a narrow page has room for.
+ * @param {ArrayLike<number>} values
+ * @param {number} digits
+ */
+function narrowDigits(values, digits) {
+  const most = largest(Array.from(values, (value) => (Number.isFinite(value) ? Math.abs(value) : 0)));
+  return most >= 100 ? 0 : most >= 10 ? 1 : Math.min(digits, 2);
 }
 
 /**
@@ -573,14 +609,14 @@ function formulaMath(now, switches) {
   else if (now.formula === "squared") inside = mrow(mo("−"), msup(mrow(mo("("), q, mo("−"), term("k", mi("K")), mo(")")), mn(2)));
   else if (now.formula === "absolute") inside = mrow(mo("−"), mo("|"), q, mo("−"), term("k", mi("K")), mo("|"));
   else if (now.formula === "cosine") inside = mrow(...(switches.scaled ? [term("scale", mi("τ"), mo("·"))] : []), mtext("cos"), mo("("), q, mo(","), term("k", mi("K")), mo(")"));
-  else if (hasScale(now) && switches.scaled) inside = mfrac(mrow(q, k), term("scale", msqrt(msub(mi("d"), mi("k")))));
+  else if (hasScale(now) && switches.scaled) inside = mfrac(mrow(q, k), term("scale", msqrt(mi("d"))));
   else inside = mrow(q, k);
   const parts = [inside];
   if (now.bias) parts.push(mo("+"), term("bias", mi("B")));
   if (switches.masked) parts.push(mo("+"), term("mask", mi("M")));
   const sum = switches.temperature === 1 ? mrow(...parts) : mfrac(mrow(...parts), mn(switches.temperature.toFixed(2)));
   const node = mathBlock(
-    mathElement("mrow", { class: "formula-name" }, mtext("Attention"), mo("("), mi("Q"), mo(","), mi("K"), mo(","), mi("V"), mo(")"), mo("=")), term("softmax", mtext("softmax")), mo("("), sum, mo(")"), term("v", mi("V")),
+    mathElement("mrow", { class: "formula-name" }, mtext("Attention"), mo("("), mi("Q"), mo(","), mi("K"), mo(","), mi("V"), mo(")"), mo("=")), term("softmax", mtext("softmax")), mo("("), sum, mo(")"), mathElement("mspace", { width: "0.25em" }), term("v", mi("V")),
   );
   node.setAttribute("aria-label", `Attention of Q, K and V; d is ${d}`);
   return node;
@@ -604,8 +640,7 @@ const quote = (label) => `“${readableToken(label).trim()}”`;
 function inputText(now, lecture, positions, dims) {
   const memory = now.memory && now.memory.columns !== now.x?.columns ? ` in x and of ${groupedCount(now.memory.columns)} in the memory` : "";
   if (now.memory) return `Queries are computed from x, keys and values from the memory, the output of the encoder. Each row is ${dims}${memory}.`;
-  const place = positions ? "an embedding plus a position" : "an embedding without a position";
-  if (lecture) return `Each word is ${dims}: ${place}. ${positions ? "The two CATs have the same embedding but different positions, so their rows differ." : "Without positions the two CATs are the same vector."}`;
+  if (lecture) return `Six example words as random vectors of ${groupedCount(now.x?.columns ?? 0)} numbers ${positions ? "plus a position" : "without a position"}; not taken from this model. ${positions ? "The two CATs have the same embedding but different positions, so their rows differ." : "Without positions the two CATs are the same vector."}`;
   return positions ? `Each row is one token as it enters this layer, ${dims}.` : `Each row is one token as it enters this layer, ${dims}, computed without any position.`;
 }
 

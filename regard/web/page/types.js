@@ -157,6 +157,7 @@ export const API_ROOT = "/api/v1";
  * @property {(change: Partial<Selection>) => void} select
  * @property {(event: AppEvent, listener: () => void) => void} on
  * @property {(text: string) => void} announce  says it in the status line, for screen readers too
+ * @property {(view: string, text?: string) => void} describe  what the view shows now, beside its title; without a text, its own
  * @property {(view: string, head?: ChosenHead) => void} open  goes to a view: "heads", "steps", …, and shows a head there
  */
 

@@ -1,5 +1,5 @@
 /**
- * What if: heads, the attention of layers, and words of the input are switched off; the model answers again, and the first
+ * What if: heads, the attention of layers, and words of the input are switched off; the model answers again, and the original
  * answer is scored again.  A table ranks the heads by what the answer loses without each.
  */
 
@@ -18,6 +18,7 @@ import { fixedNumber, percent } from "./parts/numbers.js";
 /** @typedef {"drop" | "layer" | "head"} RankKey */
 
 const RANKED_ROWS = 12; // of the table, before "show all"
+const NAMED = 3; // of what is switched off
 const MEASURED_AT_ONCE = 3e10; // multiplications of all passes, about a second: the heads of a larger model are measured on request
 
 /** @type {import("./types.js").View} */
@@ -48,6 +49,7 @@ function mountWhatIf(root, app) {
   const words = new Set(); // "start,end"
   /** @type {Ablation | null} */
   let found = null;
+  let foundWithout = ""; // what it is that was switched off for it
   /** @type {Ranking | null} */
   let ranking = null;
   let rankedBy = /** @type {"heads" | "layers"} */ ("heads");
@@ -94,10 +96,12 @@ function mountWhatIf(root, app) {
     waits = isOff();
     draw();
     if (!isOff() || !app.record) return;
+    const without = offNames(app.record);
     try {
       const answer = await app.post(`/records/${app.record.id}/ablate`, { heads: pairsOf(heads), layers: [...layers].sort((a, b) => a - b), words: pairsOf(words) });
       if (number !== asked) return;
       found = answer;
+      foundWithout = without;
     } catch (error) {
       if (number !== asked) return;
       found = null;
@@ -182,10 +186,22 @@ function mountWhatIf(root, app) {
       app.embedded ? el("p", { class: "hint" }, `This saved page holds the answers without one head, one layer or one word. To switch off several at once: regard serve ${record.run}`) : null,
       chips.length ? el("div", { class: "board-words" }, el("p", { class: "control-label" }, "Words of the input"), el("div", { class: "board-chips" }, ...chips), el("p", { class: "hint" }, "A word is removed from the sentence; the words after it move up.")) : null,
       el("p", { class: "control-label" }, "Layers and their heads"),
-      el("p", { class: "hint board-hint" }, "A layer’s name switches off all its heads."),
+      el("p", { class: "hint board-hint" }, "Click a layer’s name to switch off all its heads."),
       el("div", { class: "board-rows" }, ...rows),
-      drops.size ? legend({ title: "drop without the head", high: `${fixedNumber(most, 2)} nats` }) : null,
+      drops.size ? legend({ title: "drop in log-probability without this head", high: `${fixedNumber(most, 2)} nats` }) : null,
     );
+  }
+
+  /** All that is switched off, in words. @param {AttentionRecord} record */
+  function offNames(record) {
+    const texts = record.axes[sourceAxisName(record) ?? ""]?.words ?? [];
+    const names = [
+      ...[...layers].map((layer) => record.layers[layer].title),
+      ...pairsOf(heads).filter(([layer]) => !layers.has(layer)).map(([layer, head]) => `${record.layers[layer].title}, head ${head + 1}`),
+      ...pairsOf(words).map(([start, end]) => `“${readableToken(texts.find((word) => word.start === start && word.end === end)?.text.trim() ?? "")}”`),
+    ];
+    const shown = names.slice(0, NAMED);
+    return names.length > NAMED ? `${shown.join("; ")} and ${names.length - NAMED} more` : shown.join("; ");
   }
 
   // ---- before and after
@@ -200,9 +216,9 @@ function mountWhatIf(root, app) {
     const lines = el(
       "dl",
       { class: "whatif-answers", "data-changed": String(!sameText(before.text, after.text)) },
-      el("dt", {}, "Before"),
+      el("dt", {}, "Original answer"),
       el("dd", { class: "answer-before" }, ...markedWords(wordsOf(before.text), marks?.before)),
-      el("dt", {}, "After"),
+      el("dt", {}, isOff() ? `Without ${found ? foundWithout : offNames(record)}` : "With a part switched off"),
       unchanged
         ? el("dd", { class: "answer-after answer-waiting" }, waits ? "The model answers again …" : `Switch off ${sourceAxisName(record) ? "a word or a head" : "a head"} to see what changes.`)
         : el("dd", { class: "answer-after" }, ...markedWords(wordsOf(after.text), marks?.after), sameText(before.text, after.text) ? el("span", { class: "same" }, "the same") : null),
@@ -224,7 +240,7 @@ function mountWhatIf(root, app) {
   function drawRanking(record) {
     const heading = el("h3", { id: "whatif-ranking-title", tabindex: "-1" }, "Which heads matter most?");
     if (!ranking) {
-      const text = `Each head, and each layer, is switched off on its own and the first answer is scored again: ${passes(record)} passes through the model, for at most 20 seconds.`;
+      const text = `Each head, and each layer, is switched off on its own and the original answer is scored again: ${passes(record)} passes through the model, for at most 20 seconds.`;
       setChildren(
         table,
         heading,
@@ -255,6 +271,7 @@ function mountWhatIf(root, app) {
     setChildren(
       table,
       heading,
+      el("p", { class: "hint" }, "The drop in the log-probability of the original answer when only this is switched off, in nats: 0.7 nats halve the probability, 2.3 nats divide it by 10; below 0 the answer becomes more likely. The model answers again only for the largest drops."),
       ranking.heads.length ? kinds.node : null,
       el(
         "div",
@@ -268,7 +285,6 @@ function mountWhatIf(root, app) {
         ),
       ),
       losses.length > RANKED_ROWS ? more : null,
-      el("p", { class: "hint" }, "The drop in the log-probability of the first answer when only this is switched off. A drop of 0.7 nats halves its probability; below 0 the answer becomes more probable. The model answers again only for the largest drops."),
       measured < ranking.total ? el("p", { class: "hint" }, `${measured} of ${ranking.total} were measured within the time limit.`) : null,
     );
   }
@@ -283,14 +299,14 @@ function mountWhatIf(root, app) {
     const off = layers.has(loss.layer) || (loss.head !== null && heads.has(`${loss.layer},${loss.head}`));
     const toggleIt = () => (loss.head === null ? flip(layers, loss.layer) : flip(heads, `${loss.layer},${loss.head}`));
     const bar = el("span", { class: `loss-bar${loss.drop < 0 ? " gain" : ""}`, style: { "--share": `${(100 * Math.abs(loss.drop)) / most}%` }, "aria-hidden": "true" });
-    const says = loss.answer === null ? el("td", { class: "says unknown same" }, "–") : loss.answer_changes ? el("td", { class: "says then" }, loss.answer ? readableToken(shorten(loss.answer, 60)) : "(nothing)") : el("td", { class: "says same" }, "the same");
+    const says = loss.answer === null ? el("td", { class: "says unknown same" }, "not computed") : loss.answer_changes ? el("td", { class: "says then" }, loss.answer ? readableToken(shorten(loss.answer, 60)) : "(nothing)") : el("td", { class: "says same" }, "the same");
     const label = loss.head === null ? title : `${title}, head ${loss.head + 1}`;
     return el(
       "tr",
       { "data-layer": loss.layer, "data-head": loss.head, "data-drop": loss.drop },
       el("th", { scope: "row", title: record.layers[loss.layer].name }, title),
       loss.head === null ? null : el("td", { class: "number" }, String(loss.head + 1)),
-      el("td", { class: "loss" }, el("span", {}, fixedNumber(loss.drop, 2)), bar),
+      el("td", { class: "loss" }, el("span", { class: "loss-value" }, fixedNumber(loss.drop, 2)), bar),
       says,
       el("td", {}, el("button", { type: "button", class: "button button-quiet", "aria-pressed": String(off), "aria-label": `${off ? "Switch on" : "Switch off"}: ${label}`, on: { click: toggleIt } }, off ? "switch on" : "switch off")),
     );
@@ -349,7 +365,7 @@ const passes = (record) => record.layers.reduce((sum, layer) => sum + 1 + (layer
 const longestAxis = (record) => Math.max(...Object.values(record.axes).map((axis) => axis.size), 1);
 
 /**
- * How much more or less probable the first answer is.
+ * How much more or less probable the original answer is.
  * @param {Ablation} found
  * @param {Answer} before
  */
@@ -357,11 +373,11 @@ function verdict(found, before) {
   const change = found.changed.logprob - found.base.logprob;
   const factor = Math.exp(change);
   const words = Math.abs(change) < 0.005
-    ? "as probable as before"
+    ? "as likely as before"
     : change < 0
-      ? factor > 0.5 ? `${percent(1 - factor)} less probable` : `${timesOf(1 / factor)} less probable`
-      : factor < 2 ? `${percent(factor - 1)} more probable` : `${timesOf(factor)} more probable`;
-  const what = before.kind === "class" ? `“${before.items[0]?.text ?? before.text}”` : "The first answer";
+      ? factor > 0.5 ? `${percent(1 - factor)} less likely` : `${timesOf(1 / factor)} less likely`
+      : factor < 2 ? `${percent(factor - 1)} more likely` : `${timesOf(factor)} more likely`;
+  const what = before.kind === "class" ? `“${before.items[0]?.text ?? before.text}”` : "The original answer";
   return el(
     "p",
     { class: "whatif-verdict" },
@@ -379,7 +395,7 @@ function verdict(found, before) {
 const timesOf = (factor) => factor > 1e6 ? "more than a million times" : `${factor < 10 ? factor.toFixed(1) : Math.round(factor).toLocaleString("en-US")} times`;
 
 /**
- * Each item of the first answer, before and after.
+ * Each item of the original answer, before and after.
  * @param {Answer} before
  * @param {Ablation | null} found
  */
@@ -400,8 +416,8 @@ function probabilityTable(before, found) {
   const table = el(
     "table",
     { class: "probability-table" },
-    el("caption", { class: "visually-hidden" }, "Probability of each part of the first answer, before and after"),
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, before.kind === "class" ? "Class" : "First answer"), el("th", { scope: "col" }, found ? "Before" : "Probability"), el("td", { class: "probability-bars" }), found ? el("th", { scope: "col" }, "After") : null)),
+    el("caption", { class: "visually-hidden" }, "Probability of each part of the original answer, with all parts of the model and without those switched off"),
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, before.kind === "class" ? "Class" : "Original answer"), el("th", { scope: "col" }, found ? "Original" : "Probability"), el("td", { class: "probability-bars" }), found ? el("th", { scope: "col" }, "Without") : null)),
     el("tbody", {}, ...rows),
   );
   return el("div", { class: "probability-scroll", tabindex: rows.length > 12 ? 0 : null }, table);

@@ -124,9 +124,13 @@ export function legend({ title, low = "0", high = "100\u00a0%", masked = false, 
     "div",
     { class: "legend" },
     el("span", { class: "legend-title" }, title),
-    el("span", { class: "legend-end" }, low),
-    el("span", { class: onPicture ? "legend-bar on-picture" : "legend-bar", "aria-hidden": "true" }),
-    el("span", { class: "legend-end" }, high),
+    el(
+      "span",
+      { class: "legend-scale" },
+      el("span", {}, low),
+      el("span", { class: onPicture ? "legend-bar on-picture" : "legend-bar", "aria-hidden": "true" }),
+      el("span", {}, high),
+    ),
     masked && el("span", { class: "legend-masked" }, el("span", { class: "legend-hatch", "aria-hidden": "true" }), "masked"),
   );
 }

@@ -12,6 +12,7 @@ const TILE = 256;
 const LABEL_FONT = 12;
 const SMALLEST_LABELLED = 13; // a cell lower than this has no room for its label
 const LARGEST_CELL = 64;
+const UPRIGHT_TOP = 34; // pixels above the cells: two lines, the names of the axes
 const NUMBERED = 30; // cells this large hold their percentage
 const TABLE_SIDE = 64; // a table of more cells than this squared is cut: browsers lay out each of them
 
@@ -79,6 +80,12 @@ export function heatmap(initial) {
   let pinned = false;
   let outlined = { row: -1, column: -1 };
 
+  /** What a column and a row are, in few letters: "word of the source" → "source". */
+  const axisNames = () => {
+    const brief = (/** @type {string} */ name) => name.split(" of the ").slice(-1)[0];
+    return [`${brief(options.columnName ?? "key")} →`, `${brief(options.rowName ?? "query")} ↓`];
+  };
+
   /** Sizes: cells as large as fit the width, from 1 to 64 pixels, or as large as asked for. */
   function measure() {
     const available = node.clientWidth;
@@ -87,7 +94,7 @@ export function heatmap(initial) {
     context.font = `${LABEL_FONT}px ${getComputedStyle(node).fontFamily}`;
     const longest = (/** @type {string[]} */ texts) =>
       texts.slice(0, 600).reduce((most, text) => Math.max(most, context.measureText(shorten(readableToken(text), 14)).width), 0);
-    const rowLabel = Math.ceil(Math.min(longest(options.rowLabels), 0.32 * available)) + 12;
+    const rowLabel = Math.max(Math.ceil(Math.min(longest(options.rowLabels), 0.32 * available)), Math.ceil(longest(axisNames()))) + 12;
     const fitted = Math.floor(Math.min(LARGEST_CELL, (available - rowLabel - 2) / columns()));
     const high = Math.max(1, Math.floor(((options.maxHeight ?? 560) - 100) / rows()));
     // cells without labels are an overview: all of them should be in sight
@@ -100,7 +107,7 @@ export function heatmap(initial) {
     geometry = {
       cell,
       left: labelled ? rowLabel : 20,
-      top: labelled ? (upright ? 24 : Math.ceil(Math.min(longest(options.columnLabels), 110)) + 12) : 20,
+      top: labelled ? (upright ? UPRIGHT_TOP : Math.max(Math.ceil(Math.min(longest(options.columnLabels), 110)) + 12, UPRIGHT_TOP + 1)) : 20,
       width: 0,
       height: 0,
     };
@@ -309,7 +316,10 @@ export function heatmap(initial) {
       }
       return;
     }
-    const turned = top > 24;
+    const turned = top > UPRIGHT_TOP;
+    axisNames().forEach((name, line) =>
+      labels.append(svg("text", { class: "axis-name", x: left - 8, y: top - 20 + 14 * line, "text-anchor": "end" }, name)),
+    );
     for (let column = Math.floor(scrollLeft / cell); column < columns(); column += 1) {
       const x = left - scrollLeft + (column + 0.5) * cell;
       if (x > width) break;
@@ -317,7 +327,7 @@ export function heatmap(initial) {
       const name = shorten(readableToken(options.columnLabels[column]), 14);
       const strong = column === cursor.column ? "label strong" : "label";
       labels.append(
-        turned
+        turned && Array.from(name).length > 1
           ? svg("text", { class: strong, transform: `translate(${x + 4} ${top - 6}) rotate(-90)` }, name)
           : svg("text", { class: strong, x, y: top - 8, "text-anchor": "middle" }, name),
       );
@@ -510,7 +520,7 @@ export function hatchPattern(context) {
   const side = 6;
   const picture = el("canvas", { width: side, height: side });
   const pen = /** @type {CanvasRenderingContext2D} */ (picture.getContext("2d"));
-  pen.strokeStyle = isDark() ? "rgb(255 255 255 / 0.16)" : "rgb(40 10 30 / 0.16)";
+  pen.strokeStyle = isDark() ? "rgb(255 255 255 / 0.23)" : "rgb(40 10 30 / 0.16)";
   pen.lineWidth = 1;
   pen.beginPath();
   pen.moveTo(-1, side + 1);

@@ -8,6 +8,7 @@ const ROOMY_HEIGHT = 36; // of a line, where there are few
 const FEW_LINES = 14;
 const GAP = 160; // between the columns, at least
 const WIDEST_GAP = 300;
+const NAME_WIDTHS = { query: 84, key: 110 }; // pixels of the names of the columns, about
 
 /** @typedef {{from: number, to: number, weight: number}} Link */
 
@@ -65,7 +66,8 @@ export function linkColumns(initial) {
   const picture = svg("svg", { class: "links-picture", role: "img" });
   const scroller = el("div", { class: "links-scroll", tabindex: "0", role: "group", "aria-label": "Links" }, picture);
   const readout = el("output", { class: "links-readout" });
-  const node = el("div", { class: "links" }, scroller, readout);
+  const names = el("p", { class: "links-names" }, el("span", {}, "query (looks)"), el("span", {}, "key (is looked at)"));
+  const node = el("div", { class: "links" }, names, scroller, readout);
   const lines = svg("g", { class: "links-lines" });
   const left = svg("g", { class: "links-queries" });
   const right = svg("g", { class: "links-keys" });
@@ -96,6 +98,8 @@ export function linkColumns(initial) {
     picture.classList.toggle("roomy", lineHeight === ROOMY_HEIGHT);
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
     picture.setAttribute("width", String(width));
+    names.style.width = `${width}px`;
+    names.style.paddingInline = `${Math.max(0, leftEnd - NAME_WIDTHS.query)}px ${Math.max(0, width - rightStart - NAME_WIDTHS.key)}px`; // each by its column
     picture.setAttribute("height", String(height));
     picture.setAttribute(
       "aria-label",

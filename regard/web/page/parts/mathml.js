@@ -29,13 +29,11 @@ export const mo = (text) => mathElement("mo", {}, text);
 export const mn = (value) => mathElement("mn", {}, String(value));
 /** @param {...Element} children */
 export const mrow = (...children) => mathElement("mrow", {}, ...children);
-/** @param {Element} base @param {Element} below */
-export const msub = (base, below) => mathElement("msub", {}, base, below);
 /** @param {Element} base @param {Element} above */
 export const msup = (base, above) => mathElement("msup", {}, base, above);
 /** @param {Element} above @param {Element} below */
 export const mfrac = (above, below) => mathElement("mfrac", {}, above, below);
-/** @param {...Element} children */
-export const msqrt = (...children) => mathElement("msqrt", {}, ...children);
+/** A square root.  `<msqrt>` draws none where no font for formulas is installed. @param {...Element} children */
+export const msqrt = (...children) => mrow(mathElement("mo", { stretchy: "false" }, "√"), mathElement("mrow", { class: "radicand" }, ...children));
 /** In parentheses. @param {...Element} children */
 export const mparen = (...children) => mrow(mo("("), ...children, mo(")"));

@@ -2,6 +2,7 @@
 
 import { el, readableToken, setChildren } from "./dom.js";
 import { inkCss, rampCss } from "./colour.js";
+import { fadeEdges } from "./fade.js";
 import { fixedNumber, largest } from "./numbers.js";
 
 /**
@@ -12,6 +13,7 @@ import { fixedNumber, largest } from "./numbers.js";
  * @property {number} columns
  * @property {string[]} [rowLabels]
  * @property {string[]} [columnLabels]
+ * @property {boolean} [turned]  column labels read upwards, which takes less width
  * @property {number} [digits]
  * @property {number} [max]  the size of the last colour; the largest of the matrix if not given
  * @property {number} [shownColumns]  of a wide matrix only the first ones are shown, with a note
@@ -38,9 +40,9 @@ export function matrixView(initial) {
     if (columnLabels) {
       const head = el("tr", {}, rowLabels && el("td", {}));
       for (let column = 0; column < shown; column += 1)
-        head.append(el("th", { scope: "col" }, readableToken(columnLabels[column])));
+        head.append(el("th", { scope: "col" }, el("span", {}, readableToken(columnLabels[column]))));
       if (shown < columns) head.append(el("th", { scope: "col" }, "…"));
-      table.append(el("thead", {}, head));
+      table.append(el("thead", { class: options.turned ? "turned" : "" }, head));
     }
     const body = el("tbody");
     for (let row = 0; row < rows; row += 1) {
@@ -67,7 +69,7 @@ export function matrixView(initial) {
     }
     table.append(body);
     const size = el("span", { class: "matrix-size" }, `${rows} × ${columns}`);
-    setChildren(node, el("figcaption", {}, el("span", {}, title), size), el("div", { class: "table-scroll" }, table));
+    setChildren(node, el("figcaption", {}, el("span", {}, title), size), fadeEdges(el("div", { class: "table-scroll" }, table), table));
   }
 
   draw();

@@ -62,6 +62,16 @@ export function percent(share) {
 }
 
 /**
+ * 0.087 → "9 %": for shares that stand in one sentence.
+ * @param {number} share
+ */
+export function wholePercent(share) {
+  const value = 100 * share;
+  if (!Number.isFinite(value)) return "–";
+  return value > 0 && value < 0.5 ? "< 1\u00a0%" : `${value.toFixed(0)}\u00a0%`;
+}
+
+/**
  * 12345678 → "12.3 M"; below ten thousand all digits.
  * @param {number} value
  */
