@@ -57,7 +57,8 @@ def main() -> None:
         figures["steps of each speaker"] = asked.steps
         figures["speakers"] = {name: without_speaker(asked.run, name, asked.steps) for name in speakers(transcriber)}
         say(f"mean of the six: {statistics.mean(figures['speakers'].values()):.1f} %")
-    say(f"saved {rig.named(rig.save('spoken_digits', figures))}")
+    kept = rig.saved("spoken_digits")  # the speakers of an earlier run, if they are not measured again
+    say(f"saved {rig.named(rig.save('spoken_digits', {**kept, **figures, 'machine': rig.machine()}))}")
 
 
 def single_clips(transcriber: Transcriber) -> dict[str, float]:
