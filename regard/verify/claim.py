@@ -124,9 +124,9 @@ def equals(what: str, measured: object, expected: object) -> Measurement:
 
 
 def close(what: str, measured: float | Tensor, expected: float | Tensor, *, rel: float = 0.0, within: float = 0.0) -> Measurement:
-    """The measured value differs from the expected one by at most `within` + `rel` · |expected|; of tensors, every element.
+    """The measured value differs from the expected one by at most `within` + `rel` · |expected|.
 
-    Of tensors the largest difference is shown.
+    Of tensors every element does, with the largest |expected| for all; the largest difference is shown.
     """
     if isinstance(measured, Tensor) and isinstance(expected, Tensor) and measured.shape != expected.shape:
         return Measurement(f"{what}: shape", str(tuple(expected.shape)), str(tuple(measured.shape)), False)

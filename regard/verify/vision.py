@@ -442,11 +442,11 @@ def vit_is_about_as_fast_on_a_cpu_as_a_resnet_of_as_many_flops() -> Iterator[Fin
     models = {name: FAMILIES[family].build(config).eval() for name in names for family, config in [preset(name)]}
     flops = [image_cost(*preset(name)).whole.flops for name in names]
     with torch.inference_mode():
-        vit, cnn = least_cpu_seconds({name: partial(model, x) for name, model in models.items()}, rounds=6).values()
+        vit, cnn = least_cpu_seconds({name: partial(model, x) for name, model in models.items()}, rounds=4).values()
     yield close("FLOPs for one image, ViT-S/16 / ResNet-50", flops[0] / flops[1], 1, within=0.2)
     yield between("images in a CPU second, ViT-S/16 / ResNet-50, 224 × 224 pixels, one thread", cnn / vit, 0.8, 2)
     vit, cnn = least_cpu_seconds(
-        {name: partial(run_and_learn, model.train(), x) for name, model in models.items()}, rounds=4
+        {name: partial(run_and_learn, model.train(), x) for name, model in models.items()}, rounds=3
     ).values()
     yield between("images in a CPU second in training, forward and backward", cnn / vit, 0.6, 1.3)
 
