@@ -120,9 +120,11 @@ def test_a_missing_or_old_package_fails_with_the_line_that_installs_it(monkeypat
 
 
 def test_a_missing_extra_is_a_note_with_its_pip_line(monkeypatch):
-    monkeypatch.setattr(module, "EXTRAS", {"hub": ("nosuchmodule",), "tables": ("json",)})
+    monkeypatch.setattr(module, "EXTRAS", {"hub": ("nosuchmodule", "nosuch.docx"), "tables": ("json",)})
+    monkeypatch.setattr(module, "PROJECTS", {"nosuch.docx": "python-docx"})
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name.startswith("nosuch") else name)
     hub, tables = module._extras()
-    assert (hub.status, hub.advice) == ("note", "pip install 'regard[hub]'")
+    assert (hub.status, hub.advice) == ("note", "pip install nosuchmodule python-docx")
     assert tables.status == "ok"
 
 

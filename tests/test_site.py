@@ -30,7 +30,7 @@ def names(kind: str, page: str) -> set[str]:
 def site(tmp_path_factory):
     """The built site."""
     if importlib.util.find_spec("zensical") is None and "REGARD_CI" not in os.environ:
-        pytest.skip("no zensical; pip install 'regard[test]' to build the site")
+        pytest.skip("no zensical, which builds the site; `make test` installs it")
     folder = tmp_path_factory.mktemp("site") / "site"
     done = subprocess.run([sys.executable, ROOT / "docs/build_site.py", "--to", folder], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -37,6 +37,7 @@ CPU_TORCH = "pip install --force-reinstall torch --index-url https://download.py
 PYTHON = (3, 11)
 EXTRAS = {"hub": ("huggingface_hub",), "tables": ("openpyxl", "pyarrow"), "documents": ("docx",),
           "serve": ("fastapi", "uvicorn", "prometheus_client")}  # modules by extra  # fmt: skip
+PROJECTS = {"docx": "python-docx", "prometheus_client": "prometheus-client"}  # what pip calls a module, if it is another name
 SHORT = 2_000_000_000  # bytes of free disk below which trainings may fail
 TIMEOUT = 180  # seconds for a child process
 
@@ -139,7 +140,8 @@ def _extras() -> Iterator[Check]:
     for extra, modules in EXTRAS.items():
         missing = [module for module in modules if importlib.util.find_spec(module) is None]
         if missing:
-            yield Check(f"extra {extra}", "note", f"{' and '.join(missing)} not installed", f"pip install 'regard[{extra}]'")
+            install = " ".join(["pip install", *(PROJECTS.get(module, module) for module in missing)])
+            yield Check(f"extra {extra}", "note", f"{' and '.join(missing)} not installed", install)
         else:
             yield Check(f"extra {extra}", "ok", "installed")
 
