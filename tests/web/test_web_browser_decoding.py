@@ -172,6 +172,27 @@ def test_the_tree_fits_its_card_or_scrolls_and_its_numbers_fit_their_boxes(new_p
     assert right <= scroller.evaluate("node => node.getBoundingClientRect().left + node.clientWidth")
 
 
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_tree_opens_at_its_answer_and_follows_the_player(new_page, address, runs, width):
+    _, panel = opened(new_page, address, "transformer", TEXT, width=width)
+    trace = trace_decoding(regard.load(runs["transformer"]), TEXT, beam=2, top=8)
+    inside = """node => {
+      const [box, frame] = [node.getBoundingClientRect(), node.closest(".tree-scroll").getBoundingClientRect()];
+      return box.left >= frame.left && box.right <= frame.right;
+    }"""
+    readout, answer = panel.locator(".tree-readout"), panel.locator(".tree-node.on-answer.tree-finished")
+    assert answer.evaluate(inside)
+    said = readout.inner_text().split(" · ")
+    assert said[0] == f"Step {answer.get_attribute('data-step')}"
+    assert said[1].replace(" ", "") == trace.text.replace(" ", "")
+    assert said[2] == "finished"
+    assert panel.locator(".tree-step.strong").count() == 0
+    panel.get_by_role("button", name="Step on").click()
+    assert readout.inner_text().startswith("Step 2 · ")
+    assert panel.locator(".tree-step.strong").inner_html() == "step 2"
+    assert panel.locator(".tree-node.chosen").evaluate(inside)
+
+
 def test_the_player_and_the_tree_are_used_without_a_mouse(new_page, address):
     explorer, panel = opened(new_page, address, "transformer", TEXT)
     page, step = explorer.page, panel.locator(".player-step")

@@ -60,7 +60,7 @@ def test_a_chosen_head_replaces_the_weights_of_the_answer(answered, predictors, 
     given, predictor = given_to(family, inputs), predictors[family]
     explorer, record = answered(family)
     panel, answer = explorer.open("answer"), record["answer"]["text"]
-    chooser = panel.get_by_label("Attention of", exact=True)
+    chooser = panel.get_by_label("Attention shown", exact=True)
     offered = [value for value in chooser.locator("option").evaluate_all("all => all.map(one => one.value)") if value]
     if family == "conformer":
         assert not offered  # its layers have a row for each frame, not for each letter

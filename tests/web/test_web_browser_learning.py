@@ -120,6 +120,20 @@ def test_a_run_without_a_log_says_so(explorer):
     assert "has no training log" in text
 
 
+def test_a_run_without_checkpoints_announces_no_steps(explorer):
+    explorer.choose("transformer")
+    explorer.ask(PHRASE)
+    panel = explorer.open("learning")
+    heading = panel.get_by_role("heading", name="This input, after training")
+    assert "has no checkpoints" in heading.locator("xpath=following-sibling::*[1]").inner_text()
+    words = panel.inner_text()
+    assert not [said for said in ("at this step", "every step", "each checkpoint", "earlier checkpoints") if said in words]
+    explorer.choose("learner")
+    explorer.settled()
+    assert "at earlier checkpoints" in panel.inner_text()
+    assert panel.get_by_role("heading", name="The same input at each checkpoint").is_visible()
+
+
 def topic(explorer, name: str):
     panel = explorer.open("learning")
     panel.locator(f'input[value="{name}"]').check(force=True)

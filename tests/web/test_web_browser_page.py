@@ -159,6 +159,46 @@ def test_what_if_opens_with_the_heads_that_matter_and_without_empty_columns(new_
     expect(switch).to_have_attribute("aria-pressed", "false")
 
 
+def test_matrices_of_the_six_words_fit_a_phone_and_scrollers_fade_where_there_is_more(new_page, address):
+    explorer = ExplorerPage(new_page(width=360), address)
+    panel = explorer.open("steps")
+    panel.locator('[data-matrix="weights"]').wait_for()
+    over = "nodes => nodes.map(node => node.scrollWidth - node.clientWidth)"
+    assert set(panel.locator(".table-scroll").evaluate_all(over)) == {0}
+    assert set(panel.locator(".table-scroll").evaluate_all("nodes => nodes.map(node => node.dataset.fade)")) == {""}
+    tabs = explorer.page.locator("#tabs")
+    for place, sides in ((0, "right"), (0.5, "left right"), (1, "left")):
+        tabs.evaluate("(node, place) => { node.scrollLeft = place * (node.scrollWidth - node.clientWidth); }", place)
+        expect(tabs).to_have_attribute("data-fade", sides)
+
+
+def test_an_opened_head_is_described_and_says_who_looks(new_page, address):
+    explorer = answered(new_page, address, "transformer", TEXT)
+    panel = explorer.open("heads")
+    subtitle = panel.locator("xpath=.//*[@class='panel-heading']/p")
+    before = subtitle.inner_text()
+    panel.locator('[data-head="3-1"]').click()
+    assert subtitle.inner_text() != before
+    assert panel.locator(".links-names").inner_text().split("\n") == ["query (looks)", "key (is looked at)"]
+    assert panel.locator(".detail-matrix .axis-name").all_text_contents() == ["key →", "query ↓"]
+    expect(panel.get_by_role("button", name="Previous head")).to_have_text("← Head 1")
+    expect(panel.get_by_role("button", name="Next head")).to_have_text("Head 3 →")
+    panel.get_by_role("button", name="Back to all heads").click()
+    assert subtitle.inner_text() == before
+
+
+def test_what_is_switched_off_is_named(new_page, address):
+    explorer = answered(new_page, address, "transformer", TEXT)
+    panel = explorer.open("whatif")
+    panel.locator('.head-switch[data-layer="3"][data-head="1"]').click()
+    explorer.settled()
+    names = panel.locator(".whatif-answers dt").all_inner_texts()
+    assert names == ["Original answer", "Without decoder layer 1, cross-attention, head 2"]
+    panel.get_by_role("button", name="Word old").click()
+    explorer.settled()
+    assert panel.locator(".whatif-answers dt").last.inner_text() == f"{names[1]}; “old”"
+
+
 def test_an_opened_head_says_its_name_in_python_which_counts_from_0(new_page, address):
     explorer = answered(new_page, address, "transformer", TEXT)
     panel = explorer.open("heads")

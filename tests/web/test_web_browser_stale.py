@@ -56,7 +56,7 @@ def test_a_record_made_again_late_does_not_replace_a_newer_one(new_page, app, ad
 def test_the_answer_shows_the_weights_of_the_head_chosen_last(new_page, address):
     explorer = opened(new_page, address)
     page, panel = explorer.page, explorer.page.locator("#panel-answer")
-    panel.get_by_label("Attention of").select_option(index=1)
+    panel.get_by_label("Attention shown").select_option(index=1)
     explorer.settled()
     waiting = hold(page, re.compile(r"/weights\?head=0&"))
     head = panel.get_by_label("Head", exact=True)  # by index: a value is also compared with labels, which count from 1
