@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Device", "DocumentFile", "DrawingFile", "GlossaryFile", "GridFile",
+__all__ = ["AnswerTokens", "BatchSize", "Beam", "Changes", "Device", "DocumentFile", "DrawingFile", "EnsembleRuns",
+           "GlossaryFile", "GridFile",
            "HFCheckpointPath", "Head", "Images", "Input", "Json", "Layer", "LengthPenalty", "MapFile", "MaskedTexts",
            "NBest", "OptionalRun", "Out", "Precision", "PrefixedTexts", "Recipe", "RunPath", "Seed", "Sentences", "SoundFiles",
            "Split", "SplitTexts", "StopStrings", "Strict", "Temperature", "TextInput", "TextsOrImages",
@@ -67,6 +68,8 @@ Tokens = Annotated[int | None, typer.Option(
 AnswerTokens = Annotated[int | None, typer.Option("--tokens",
     show_default=False, help="Maximum number of tokens of an answer.  "
                              "[default: the run's decode.max_length, else 20 + twice those of the text]")]
+EnsembleRuns = Annotated[list[str] | None, typer.Option("--ensemble", show_default=False,
+    help="Decode with this run too, which has the same tokenizer; may be given several times.")]
 GlossaryFile = Annotated[Path | None, typer.Option("--glossary",
     help="Terms and the translations to use for them, on each line a term, a tab and its translation.", show_default=False)]
 StopStrings = Annotated[list[str] | None, typer.Option(

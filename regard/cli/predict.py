@@ -49,8 +49,8 @@ def translate(run: OptionalRun = None, sentences: options.Sentences = None, inpu
               length_penalty: options.LengthPenalty = None, tokens: options.AnswerTokens = None, batch: options.BatchSize = None,
               temperature: options.Temperature = None,
               top_k: options.TopK = 0, top_p: options.TopP = 1.0, seed: options.Seed = 0, glossary: options.GlossaryFile = None,
-              split: options.SplitTexts = None, strict: options.Strict = False, device: Device = "auto",
-              precision: Precision = "float32", json_: Json = False) -> int:  # fmt: skip
+              ensemble: options.EnsembleRuns = None, split: options.SplitTexts = None, strict: options.Strict = False,
+              device: Device = "auto", precision: Precision = "float32", json_: Json = False) -> int:  # fmt: skip
     """Translate texts; or a document (.srt, .html, .docx, .txt), whose format is kept.
 
     regard translate "I love you very much"
@@ -58,6 +58,8 @@ def translate(run: OptionalRun = None, sentences: options.Sentences = None, inpu
     regard translate runs/multi30k "A man is riding a bike." --beam 5 --n-best 3
 
     regard translate runs/multi30k --input film.srt --out film.de.srt
+
+    regard translate runs/seed1 --ensemble runs/seed2 "A man is riding a bike."
     """
     from regard.cli.documents import is_document, prepare_document, translate_document
     from regard.data.text.glossary import read_glossary
@@ -65,6 +67,7 @@ def translate(run: OptionalRun = None, sentences: options.Sentences = None, inpu
     run, sentences = choose_run("translate", run, sentences)
     document = prepare_document(input_, out, sentences, n_best, json_) if is_document(input_, out) else None
     translator: Translator = open_run(run, "translate", device, precision)
+    translator = translator.ensemble(*(open_run(other, "translate", device, precision) for other in ensemble or ()))
     terms = read_glossary(glossary) if glossary else None
     if terms and terms.header:
         note(f"{glossary}: the first line, {', '.join(terms.header)}, is read as a header row, not as a term")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.io import note, open_run, show_progress, write, write_json_text
-from regard.cli.options import Beam, Device, Json, LengthPenalty, Precision, RunPath, Split
+from regard.cli.options import Beam, Device, EnsembleRuns, Json, LengthPenalty, Precision, RunPath, Split
 
 if TYPE_CHECKING:
     from regard.tasks.errors import ErrorAnalysis
@@ -32,8 +32,8 @@ Bootstrap = Annotated[int, typer.Option(
 
 
 def score(run: RunPath, on: Split = "valid", beam: Beam = None, length_penalty: LengthPenalty = None, device: Device = "auto",
-          precision: Precision = "float32", errors: Errors = False, out: ErrorsFile = None, bootstrap: Bootstrap = 0,
-          json_: Json = False) -> None:  # fmt: skip
+          precision: Precision = "float32", ensemble: EnsembleRuns = None, errors: Errors = False, out: ErrorsFile = None,
+          bootstrap: Bootstrap = 0, json_: Json = False) -> None:  # fmt: skip
     """Score a run on validation or test data.
 
     Translations by BLEU and chrF with their signatures, classes by accuracy and F1, language models by perplexity, generated
@@ -58,6 +58,10 @@ def score(run: RunPath, on: Split = "valid", beam: Beam = None, length_penalty: 
     for name, wanted in {"errors": errors, f"out {out}": out}.items():
         if wanted and not task.analyses_errors:
             raise ValueError(f"--{name} is for translations and classes; {run} has no such analysis")
+    if ensemble:
+        if not hasattr(predictor, "ensemble"):
+            raise ValueError(f"--ensemble {' '.join(ensemble)} is for translations; {run} does not translate")
+        predictor = predictor.ensemble(*(open_run(other, "translate", device, precision) for other in ensemble))
     if out:
         from regard.view.errors import check_file
 

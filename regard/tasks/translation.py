@@ -31,6 +31,7 @@ from regard.data.text.store import PairStore, TextStore
 from regard.data.text.tokenizer import Tokenizer, to_ids
 from regard.decode import search
 from regard.decode.constraints import Constraint, Required, constrained, required_phrases
+from regard.decode.ensemble import Ensemble
 from regard.decode.fast import decoder
 from regard.decode.logits_processors import logits_processor
 from regard.decode.search import Hypothesis, Observers
@@ -90,6 +91,21 @@ class Translator:
     run: Run
     decode_ids: Callable[[Tokenizer, list[int]], str] = Tokenizer.decode  # how the ids of an answer become text
     target_tokenizer: Tokenizer | None = None  # of the answers, if their vocabulary is not the source's
+    others: tuple[nn.Module, ...] = ()  # models that decode with this one, see `ensemble`
+
+    def ensemble(self, *others: "Translator") -> "Translator":
+        """Translate with several models at once: the probability of each next token is the mean of theirs.
+
+        They must have the same tokenizer, as runs on the same data have.  Attention, which places protected spans and measures
+        coverage, is that of this model.
+        """
+        for other in others:
+            ours, theirs = ((each.tokenizer.digest, each.answer_tokenizer.digest) for each in (self, other))
+            if ours != theirs:
+                raise ValueError(f"{other!r} has another tokenizer than {self!r}; an ensemble is of models that were trained on "
+                                 "the same data, or with init= of the same run")  # fmt: skip
+        models = tuple(model for other in others for model in (other.model, *other.others))
+        return replace(self, others=(*self.others, *models))
 
     @property
     def answer_tokenizer(self) -> Tokenizer:
@@ -253,7 +269,8 @@ class Translator:
         processor = logits_processor(self.run.decode, target.eos)
         ends: dict[str, Any] = {"bos": target.bos, "eos": target.eos, "penalty": penalty, "logprobs": logprobs,
                                 "processor": processor}  # fmt: skip
-        generator, steps = torch.Generator(device).manual_seed(sampling.seed if sampling else 0), decoder(self.model)
+        generator = torch.Generator(device).manual_seed(sampling.seed if sampling else 0)
+        steps = Ensemble([decoder(model) for model in (self.model, *self.others)]) if self.others else decoder(self.model)
 
         if sampling is not None and (constraints is not None or glossary is not None):
             raise ValueError("phrases cannot be required of a sample; leave out the temperature")
@@ -327,7 +344,7 @@ class Translator:
 
     @property
     def _context(self) -> float:
-        return float(self.model.max_len)  # type: ignore[arg-type]
+        return min(float(model.max_len) for model in (self.model, *self.others))  # type: ignore[arg-type]
 
 
 def _check_options(width: int, n_best: int, batch: int, penalty: float, temperature: float | None, top_k: int, top_p: float,
