@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from regard.run_folder import RunFolder
 from regard.shipped import find_run, short_name
 from regard.tasks.origin import parameter_count
 
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 PAGE = (Path(__file__).parent.parent / "docs" / "en-it.md").read_text(encoding="utf-8")
 TATOEBA = Path(os.environ.get("REGARD_DATA", "nowhere")) / "tatoeba-en-it"
 SONNET = """Shall I compare thee to a summer's day?
@@ -311,6 +313,12 @@ def test_the_shipped_translator_translates(regard):
     done = regard("translate", "I love you very much", "The cat is on the table.")
     assert done.code == 0, done.err
     assert done.out.splitlines() == ["Ti amo molto.", "Il gatto è sul tavolo."]
+
+
+def test_the_readme_shows_what_is_printed(regard):
+    command, *printed = re.search(r"^```text\n\$ regard (translate .*?)^```", README, flags=re.M | re.S)[1].splitlines()
+    done = regard(*shlex.split(command))
+    assert done.out.splitlines() == printed, done.err
 
 
 def test_the_shipped_language_model_knows_the_tone_of_its_text(regard, tmp_path):
