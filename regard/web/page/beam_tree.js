@@ -21,7 +21,7 @@ import { fixedNumber, percent } from "./parts/numbers.js";
 
 /** @typedef {{step: number, branch: number}} TreeNode  both from 0 */
 
-const TREE_SIZES = { row: 46, height: 36, top: 34, gap: 18, inset: 7, longest: 72 };
+const TREE_SIZES = { row: 46, height: 36, top: 34, gap: 16, inset: 7, longest: 72 };
 const END = /^(<.*>|\[.*\])$/s;
 const MOST_WIDE = 140; // pixels of a step: as wide as the card has room for, and never narrower than its numbers
 const EDGE = 34; // pixels at each side that fade out
@@ -82,7 +82,7 @@ export function answerEnd(trace) {
  */
 function outputText(branches) {
   const words = branches.filter((branch, index) => index === 0 || branch.fate !== "finished" || !END.test(branch.token));
-  return words.map((branch, index) => (index && !branch.glued ? " " : "") + readableToken(branch.glued ? branch.token.replace(/^\+/, "") : branch.token)).join("");
+  return words.map((branch, index) => (index && !branch.glued ? " " : "") + readableToken(branch.glued ? branch.token.replace(/^\+/, "") : branch.token)).join("").replaceAll("␣", " ").trim();
 }
 
 /**

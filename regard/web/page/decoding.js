@@ -90,7 +90,9 @@ function tokenChips(tokens, fresh, taken = []) {
  */
 export function withReadableTokens(found) {
   let pieces = false; // whether some token continues a word
-  const spaces = [found.greedy, found.beam].some((trace) => trace.answer.some((token) => token.startsWith("▁"))); // whether tokens say where there are spaces
+  const answers = [...found.greedy.answer, ...found.beam.answer];
+  const letters = answers.includes("▁␣") || answers.includes("▁"); // whether a space is a token of its own
+  const spaces = answers.some((token) => token.startsWith("▁")); // whether tokens say where there are spaces
   /** @param {string} token @param {string} [before]  the token before it */
   const shown = (token, before = "") => {
     if (token.startsWith("▁")) return token.length > 1 ? token.slice(1) : "␣";
@@ -108,7 +110,7 @@ export function withReadableTokens(found) {
       return {
         ...step,
         beams: step.beams.map((beam, index) => ({ ...beam, inputs: inOrder(beam.inputs), top: beam.top.map((word) => ({ ...word, token: shown(word.token, last[index]) })) })),
-        branches: step.branches.map((branch) => ({ ...branch, token: shown(branch.token, last[branch.parent]), glued: CLOSES.test(branch.token) || (spaces && !branch.token.startsWith("▁")) })),
+        branches: step.branches.map((branch) => ({ ...branch, token: shown(branch.token, last[branch.parent]), glued: letters || CLOSES.test(branch.token) || (spaces && !branch.token.startsWith("▁")) })),
       };
     }),
   });

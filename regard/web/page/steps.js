@@ -116,7 +116,7 @@ function mountSteps(root, app) {
   const message = el("div", { class: "steps-message" });
   const formula = el("div", { class: "steps-formula" });
   const notes = el("p", { class: "hint steps-notes" });
-  const key = el("div", { class: "steps-key" }, legend({ title: "colour: size, regardless of sign", high: "largest of the matrix" }));
+  const key = el("div", { class: "steps-key" }, legend({ title: "colour: size, regardless of sign", high: "largest of the matrix; of weights, 1" }));
   const list = el("ol", { class: "steps-stages" });
   root.append(el("div", { class: "stack" }, chooser, message, el("div", { class: "steps-bar" }, panel, formula), key, list, notes));
 
