@@ -146,7 +146,7 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(regard, tmp_path):
     assert_refused(regard("serve", tmp_path / "none", "--port", 0), tmp_path / "none")
 
 
-def test_without_the_extra_it_says_how_to_install_it(regard, runs, monkeypatch):
+def test_missing_libraries_are_named_with_their_pip_line(regard, runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert_refused(regard("serve", runs["gpt"]), "pip install fastapi uvicorn prometheus-client")
 

@@ -228,7 +228,7 @@ def test_a_word_file_that_is_none_or_a_bomb_or_declares_entities_is_refused(tmp_
         assert str(refused.value).startswith(f"{tmp_path / 'x.docx'} ")
 
 
-def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
+def test_a_missing_library_is_named_with_its_pip_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "docx", None)
     (tmp_path / "x.docx").write_bytes(b"")
     with pytest.raises(ValueError, match=re.escape("needs a package: pip install python-docx")):

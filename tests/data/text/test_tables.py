@@ -144,7 +144,7 @@ def test_a_text_that_is_too_long_is_left_out(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "library"), [("a.xlsx", "openpyxl"), ("a.parquet", "pyarrow")])
-def test_a_missing_library_is_one_line_with_its_extra(tmp_path, monkeypatch, name, library):
+def test_a_missing_library_is_named_with_its_pip_line(tmp_path, monkeypatch, name, library):
     (tmp_path / name).write_bytes(b"")
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(ValueError, match=rf"{name} needs a package: pip install {library}"):
