@@ -54,11 +54,10 @@ def main() -> None:
     for name, values in figures.items():
         say(f"{name}: " + ", ".join(f"{key} {value:.4g}" for key, value in values.items()))
     if asked.speakers:
-        figures["steps of each speaker"] = asked.steps
-        figures["speakers"] = {name: without_speaker(asked.run, name, asked.steps) for name in speakers(transcriber)}
-        say(f"mean of the six: {statistics.mean(figures['speakers'].values()):.1f} %")
-    kept = rig.saved("spoken_digits")  # the speakers of an earlier run, if they are not measured again
-    say(f"saved {rig.named(rig.save('spoken_digits', {**kept, **figures, 'machine': rig.machine()}))}")
+        right = {name: without_speaker(asked.run, name, asked.steps) for name in speakers(transcriber)}
+        say(f"mean of the six: {statistics.mean(right.values()):.1f} %")
+        rig.save("unheard_speakers", {"steps": asked.steps, "right, %": right})
+    say(f"saved {rig.named(rig.save('spoken_digits', figures))}")
 
 
 def single_clips(transcriber: Transcriber) -> dict[str, float]:

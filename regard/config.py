@@ -9,7 +9,7 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
@@ -216,7 +216,7 @@ def recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(Path(str(resources.files("regard") / "recipes")).glob("*.toml"))}
 
 
-def read_tables(what: str | Path, changes: Iterable[str], families: Mapping[str, Family]) -> tuple[str, Tables]:
+def read_tables(what: str | Path, changes: Collection[str], families: Mapping[str, Family]) -> tuple[str, Tables]:
     """The name and the tables of a recipe or a TOML file, with `table.key=value` changes on top."""
     path = Path(what) if str(what).endswith(".toml") else recipes().get(str(what))
     if path is None:
@@ -236,6 +236,9 @@ def read_tables(what: str | Path, changes: Iterable[str], families: Mapping[str,
         raise ValueError(f"{path} is empty; wanted tables such as [model], [data], [train]")
     for change in sorted(changes, key=lambda change: not change.startswith("model=")):  # a model before its keys
         _change(tables, change, families)
+    changed = {change.partition("=")[0] for change in changes}
+    if "languages" not in changed and changed & {"data.source", "data.train", "data.pair", "data.columns"}:
+        tables.pop("languages", None)  # those of the data it was trained on before
     return path.stem, tables
 
 
@@ -334,6 +337,9 @@ def build_run(name: str, tables: Tables, families: Mapping[str, Family], tasks: 
     languages = str(tables.get("languages", ""))
     if languages and not re.fullmatch(r"[^\W\d_]{2,3}-[^\W\d_]{2,3}", languages):
         raise ValueError(f"languages is {languages!r}; wanted the codes of two languages, source first, such as en-de")
+    if languages and (family.kind != "encoder-decoder" or tables.get("data", {}).get("source")):
+        raise ValueError(f"languages={languages} is for translators of own files; a named data set has its languages, and other "
+                         "models have none")  # fmt: skip
     untrained = tables.get("untrained", ())
     if not isinstance(untrained, list | tuple) or not all(isinstance(head, str) for head in untrained):
         raise ValueError(f'untrained is {untrained!r}; wanted a list of heads, such as ["pooler"]')

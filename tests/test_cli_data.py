@@ -73,6 +73,26 @@ def test_languages_are_given_where_no_header_row_names_them(regard, tmp_path):
     assert_refused(wrong, "languages is 'English'; wanted the codes of two languages, source first, such as en-de")
 
 
+def test_languages_follow_the_data_and_not_an_earlier_run(regard, tmp_path):
+    rows = "".join(f"{a}\t{b}\n" for a, b in sentences(200))
+    named, nameless = write(tmp_path / "a.tsv", "en\tde\n" + rows), write(tmp_path / "b.tsv", rows)
+    assert regard("train", "translate", f"data.train={named}", *TINY, "--out", tmp_path / "a").code == 0
+    recipe = tmp_path / "a" / "run.toml"
+    assert read_run(recipe).languages == "en-de"
+    result = regard("train", recipe, "data.pair=de-en", "--out", tmp_path / "back")
+    assert result.code == 0, result.err
+    assert read_run(tmp_path / "back" / "run.toml").languages == "de-en"
+    result = regard("train", recipe, f"data.train={nameless}", "--out", tmp_path / "other")
+    assert result.code == 0, result.err
+    assert read_run(tmp_path / "other" / "run.toml").languages == ""
+    wrong = regard("train", "translate", f"data.train={named}", "languages=fr-it", *TINY, "--out", tmp_path / "wrong")
+    assert_refused(wrong, "languages=fr-it, but the data names en-de")
+    assert_refused(
+        regard("train", "copy", "languages=fr-it", "--out", tmp_path / "copy"), "languages=fr-it is for translators of own"
+    )
+    assert_refused(regard("train", "gpt", "data.train=a.txt", "languages=fr-it"), "languages=fr-it is for translators of own")
+
+
 def test_strict_data_refuses_the_first_bad_line(regard, messy, tmp_path):
     result = regard("train", "translate", f"data.train={messy}", "data.strict=true", *TINY, "--out", tmp_path / "run")
     assert_refused(result, "messy.csv line 318 has fewer than 3 columns")

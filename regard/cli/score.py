@@ -62,6 +62,7 @@ def score(run: RunPath, on: Split = "valid", beam: Beam = None, length_penalty: 
         if not hasattr(predictor, "ensemble"):
             raise ValueError(f"--ensemble {' '.join(ensemble)} is for translations; {run} does not translate")
         predictor = predictor.ensemble(*(open_run(other, "translate", device, precision) for other in ensemble))
+        note(f"scored as an ensemble of {', '.join([run, *ensemble])}")
     if out:
         from regard.view.errors import check_file
 

@@ -5,6 +5,7 @@ A broken torch can kill its process; then the child ends, not the doctor.
 
 import itertools
 import json
+import math
 import os
 import sys
 import tempfile
@@ -12,6 +13,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["ATTENTION_ERROR", "DTYPES", "MULTIPLY_ERROR", "attention", "device", "multiply", "train", "translate"]
 
@@ -37,6 +42,11 @@ def device() -> dict[str, object]:
             "threads": torch.get_num_threads(), "instructions": instructions}  # fmt: skip
 
 
+def _largest(difference: "Tensor") -> float:
+    """The largest absolute value; infinity if one is not a number, which `max` would pass over."""
+    return float(difference.abs().nan_to_num(nan=math.inf).max())
+
+
 def attention() -> dict[str, object]:
     """The largest difference between torch's fused attention and the explicit one, which `regard show` draws."""
     import torch
@@ -49,7 +59,7 @@ def attention() -> dict[str, object]:
         q, k, v = (torch.randn(2, 4, 33, 16) for _ in range(3))
         fused, _ = attend(q, k, v, causal=causal)
         explicit, _ = attend(q, k, v, causal=causal, need_weights=True)
-        worst = max(worst, float((fused - explicit).abs().max()))
+        worst = max(worst, _largest(fused - explicit))
     return {"difference": worst}
 
 
@@ -62,7 +72,7 @@ def multiply(dtype: str) -> dict[str, object]:
     x, reduced = torch.randn(2, 4, 64, 64), getattr(torch, dtype)
     worst = 0.0
     for compute in (lambda a: a @ a / 8, lambda a: scaled_dot_product_attention(a, a, a)):
-        worst = max(worst, float((compute(x.to(reduced)).float() - compute(x)).abs().max()))
+        worst = max(worst, _largest(compute(x.to(reduced)).float() - compute(x)))
     return {"error": worst}
 
 

@@ -45,7 +45,7 @@ def read_run(what: str | Path, changes: Iterable[str] = ()) -> Run:
 
 def run_name(what: str | Path, changes: Iterable[str] = ()) -> str:
     """The name of a run, read without the run that its `init` names."""
-    name, tables = read_tables(what, changes, FAMILIES)
+    name, tables = read_tables(what, tuple(changes), FAMILIES)
     return str(tables.get("name", name))
 
 

@@ -97,7 +97,7 @@ class Translator:
         """Translate with several models at once: the probability of each next token is the mean of theirs.
 
         They must have the same tokenizer, as runs on the same data have.  Attention, which places protected spans and measures
-        coverage, is that of this model.
+        coverage, is that of this model; `decode` too, whose repetition_penalty acts on the log-probability of a token.
         """
         for other in others:
             ours, theirs = ((each.tokenizer.digest, each.answer_tokenizer.digest) for each in (self, other))
@@ -339,7 +339,8 @@ class Translator:
         threads = max(1, min(torch.get_num_threads(), MAX_THREADS, sentences // MIN_SENTENCES))
         if threads == 1 or next(self.model.parameters()).device.type != "cpu":
             return 1
-        watched = any(tap_of(part) is not None for part in attention_modules(self.model).values())
+        models = (self.model, *self.others)
+        watched = any(tap_of(part) is not None for model in models for part in attention_modules(model).values())
         return 1 if watched else threads  # `watch` collects the steps in their order
 
     @property

@@ -26,7 +26,8 @@ def card(run: "Run", *, folder: Path, version: str, command: str, parameters: in
 
     task, data = task_of(run), run.data
     pairs = SOURCES[data.source].pairs if data.source in SOURCES else ()
-    languages = (data.pair or pairs[0]).split("-") if pairs else []
+    pair = run.languages or ((data.pair or pairs[0]) if pairs else "")
+    languages = pair.split("-") if pair else []
     facts = {
         "data": (data.source or data.train) + (" (lower-cased, tokenized text)" if getattr(data, "text", "raw") == "tok" else ""),
         "licence of the data": run.licence or licence_of(data),

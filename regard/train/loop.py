@@ -195,7 +195,10 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
         vocab = read_config(find_run(run.init))[1].vocab if run.init and dataset.tokenizer else None
         counted = {"vocab": vocab or dataset.tokenizer.vocab} if dataset.tokenizer else {}
         counted |= {"classes": len(dataset.labels)} if dataset.labels else {}
-        languages = run.languages or getattr(dataset, "languages", "")
+        languages = getattr(dataset, "languages", "") or run.languages
+        if run.languages not in ("", languages):
+            raise ValueError(f"languages={run.languages}, but the data names {languages}; leave languages out, or choose others "
+                             "with data.pair or data.columns")  # fmt: skip
         run = dataclasses.replace(run, model=dataclasses.replace(run.model, **counted), languages=languages)
 
     # 3) The model, with weights of its own or of another run.

@@ -430,7 +430,7 @@ def matrix_products_run_faster_than_some_convolutions() -> Iterator[Finding]:
             "linear": lambda: linear(tokens), "wide": lambda: wide.conv(grid), "depthwise": lambda: depthwise.pool(many),
         }, rounds=15)  # fmt: skip
     speed = {name: flops[name] / seconds[name] for name in flops}
-    yield at_least("FLOPs in a CPU second, linear layer / depthwise 3 × 3 convolution", speed["linear"] / speed["depthwise"], 2)
+    yield at_least("FLOPs in a CPU second, linear layer / depthwise 3 × 3 convolution", speed["linear"] / speed["depthwise"], 1.5)
     yield between("FLOPs in a CPU second, linear layer / wide 3 × 3 convolution", speed["linear"] / speed["wide"], 0.4, 2.5)
 
 

@@ -31,7 +31,7 @@ def describe_training(predictor: Loaded) -> str:
     name, value = next(iter(found.scores.items()), ("loss", found.loss))
     how = "fine-tuned" if predictor.run.init else "trained"
     score = "" if value is None else f", validation {name} {value:.{2 if name == 'loss' else 1}f}"
-    return f"{how} {found.step:,} step{'' if found.step == 1 else 's'}{score}"
+    return f"{how} for {found.step:,} step{'' if found.step == 1 else 's'}{score}"
 
 
 def few_steps(predictor: Loaded) -> str:

@@ -12,7 +12,9 @@ from regard.interop.hf import fetch, import_run
 
 def test_without_huggingface_hub_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ValueError, match=r"^no folder bert-base-uncased, and huggingface_hub is not installed.*regard\[hub\]'$"):
+    with pytest.raises(
+        ValueError, match=r"^no folder bert-base-uncased, and huggingface_hub is not installed.*pip install huggingface_hub$"
+    ):
         fetch("bert-base-uncased")
 
 

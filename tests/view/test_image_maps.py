@@ -604,13 +604,14 @@ def test_the_drawing_names_the_run_the_file_and_the_training(regard, run, tmp_pa
     result = regard("show", run, "boot.png", "--out", "map.svg")
     written = (tmp_path / "map.svg").read_text()
     assert ">tiny (vit), layer 3 of 3: attention of the class token, 3 × 3 cells<" in written
-    assert ">boot.png, trained 1 step, validation accuracy 22.5<" in written
-    assert "was trained 1 step, validation accuracy 22.5; maps after fewer than 100 steps show little" in result.err
+    assert ">boot.png, trained for 1 step, validation accuracy 22.5<" in written
+    assert "was trained for 1 step, validation accuracy 22.5; maps after fewer than 100 steps show little" in result.err
     (run / "log.jsonl").write_text('{"step": 1200, "final_loss": 1.5}\n')
     result = regard("show", run, "boot.png", "--out", "map.json")
     assert result.err == ""
-    assert map_image_attention(load(run), tmp_path / "boot.png").source == "boot.png, trained 1,200 steps, validation loss 1.50"
-    assert map_image_attention(load(run), random_image(30)).source == "trained 1,200 steps, validation loss 1.50"
+    found = map_image_attention(load(run), tmp_path / "boot.png").source
+    assert found == "boot.png, trained for 1,200 steps, validation loss 1.50"
+    assert map_image_attention(load(run), random_image(30)).source == "trained for 1,200 steps, validation loss 1.50"
 
 
 @pytest.mark.parametrize(

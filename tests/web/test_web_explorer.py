@@ -156,7 +156,7 @@ def test_runs_say_what_they_read(explorer: Explorer):
     assert found["vit"]["example"] is None
     assert found["conformer"]["input"] == "audio"
     assert found["learner"]["checkpoints"] == [0, 50, 100, 150]
-    assert found["learner"]["about"].startswith("trained 150 steps")
+    assert found["learner"]["about"].startswith("trained for 150 steps")
     decoders = {"transformer", "bahdanau", "t5", "gpt", "captioner"}
     assert {name for name in EVERY_FAMILY if found[name]["decodes"]} == decoders
     inspect(explorer, "learner", text=found["learner"]["example"])  # an example can be inspected
@@ -526,7 +526,7 @@ def test_notes_name_the_run_and_not_where_it_is(folder: str, runs: dict[str, Pat
     (tmp_path / "relative" / "log.jsonl").write_text('{"step": 1, "final_loss": 1.5, "minutes": 0.1}\n')
     monkeypatch.chdir(tmp_path / "relative" if folder == "." else tmp_path)
     explorer = Explorer([ServedRun.open(folder, device="cpu")])
-    note = "relative was trained 1 step, validation loss 1.50; maps after fewer than 100 steps show little that was learned"
+    note = "relative was trained for 1 step, validation loss 1.50; maps after fewer than 100 steps show little that was learned"
     assert inspect(explorer, "relative", text=TEXT)["notes"] == [note]
 
 

@@ -118,7 +118,7 @@ def _choose(file: Path, size: int, modified: int) -> _Choice:
     units, counts, first = _Units(file), Counter[str](), ""
     together: dict[str, Counter[str]] = {}  # of the header's language and the first one: units that have another, too
     for _, variants in _read_units(units):
-        found = list(dict.fromkeys(language.split("-")[0] for language, _ in variants))
+        found = list(dict.fromkeys(_code(language) for language, _ in variants))
         counts.update(found if len(counts) < MAX_LANGUAGES else [language for language in found if language in counts])
         if len(found) < 2:
             continue
@@ -138,7 +138,7 @@ def _choose(file: Path, size: int, modified: int) -> _Choice:
 
 
 def _source_language(units: _Units) -> str:
-    return units.source_language.lower().replace("_", "-").split("-")[0]
+    return _code(units.source_language.lower().replace("_", "-"))
 
 
 def _read_units(units: _Units) -> Iterator[tuple[int, list[tuple[str, str]]]]:
@@ -172,5 +172,10 @@ def _languages(columns: str, pair: str, file: Path) -> tuple[str, str] | None:
 
 
 def _matches(language: str, wanted: str) -> bool:
-    code = language.split("-")[0]
-    return language == wanted if "-" in wanted else (language_of(code) or code) == wanted
+    return language == wanted if "-" in wanted else _code(language) == _code(wanted)
+
+
+def _code(language: str) -> str:
+    """The code of a language without its region: "en" of en-us, of eng and of english."""
+    base = language.split("-")[0]
+    return language_of(base) or base

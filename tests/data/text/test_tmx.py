@@ -60,6 +60,17 @@ def test_languages_are_chosen_and_regions_count_as_their_language(tmp_path, how,
     assert pairs(tmp_path, UNITS, name, **how) == wanted
 
 
+@pytest.mark.parametrize(
+    "how", [{}, {"pair": "en-de"}, {"pair": "eng-deu"}, {"columns": "English,German"}, {"columns": "eng,deu"}], ids=str
+)
+@pytest.mark.parametrize(("first", "second"), [("eng", "deu"), ("English", "German"), ("eng-US", "de")])
+def test_codes_of_three_letters_and_names_are_languages(tmp_path, first, second, how):
+    notes = ReadNotes()
+    found = pairs(tmp_path, document(*[unit((first, "one"), (second, "eins"))] * 3, source=first), notes=notes, **how)
+    assert found == [("one", "eins")] * 3
+    assert [*notes.names.values()] == [("en", "de")]
+
+
 def test_a_region_may_be_chosen(tmp_path):
     content = document(*[unit(("en", "one"), ("pt-PT", "um em"), ("pt-BR", "um"))] * 3)
     assert pairs(tmp_path, content, columns="en,pt-br") == [("one", "um")] * 3
