@@ -1,6 +1,7 @@
 """The command line: verbs for translation and training that succeed."""
 
 import gzip
+import importlib.metadata
 import json
 import os
 import resource
@@ -12,6 +13,7 @@ import pytest
 from cli_checks import write
 from small import SMALL
 
+from regard.cli import command
 from regard.data.text.tokenizer import Tokenizer
 
 
@@ -188,3 +190,14 @@ def test_each_sentence_is_encoded_once(regard, text_runs, monkeypatch, verb, run
     result = regard(verb, text_runs / run, *texts, *words)
     assert result.out
     assert {text: encoded[text] for text in texts} == dict.fromkeys(texts, 1)
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["translate", "runs/none", "a"], 2)])
+def test_the_program_has_the_exit_code_of_the_verb(words, code):
+    done = subprocess.run([sys.executable, "-m", "regard", *words], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+
+
+def test_the_console_script_is_the_program():
+    [script] = [point for point in importlib.metadata.entry_points(group="console_scripts") if point.name == "regard"]
+    assert script.load() is command

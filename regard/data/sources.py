@@ -142,7 +142,7 @@ def is_local(name: str, split: str, pair: str, text: str = "raw") -> bool:
 
 
 def is_present(name: str) -> bool:
-    """Whether the training split of a set is on this machine, of language pairs that of the first; others may still be downloaded."""
+    """Whether the training split of a set is on this machine, of language pairs that of the first.  Others may not be."""
     source = SOURCES[name]
     split = "train" if "train" in source.splits else source.splits[0]
     return all(is_local(name, split, "", text) for text in _needed(source))
