@@ -193,6 +193,14 @@ def test_the_tree_opens_at_its_answer_and_follows_the_player(new_page, address, 
     assert panel.locator(".tree-node.chosen").evaluate(inside)
 
 
+def test_a_click_on_a_candidate_of_the_first_step_marks_that_step(new_page, address):
+    _, panel = opened(new_page, address, "transformer", TEXT)
+    assert panel.locator(".tree-band").get_attribute("visibility") == "hidden"
+    panel.locator('.tree-node[data-step="1"]').first.click()
+    assert panel.locator(".tree-band").get_attribute("visibility") == "visible"
+    assert panel.locator(".tree-step.strong").inner_html() == "step 1"
+
+
 def test_the_player_and_the_tree_are_used_without_a_mouse(new_page, address):
     explorer, panel = opened(new_page, address, "transformer", TEXT)
     page, step = explorer.page, panel.locator(".player-step")

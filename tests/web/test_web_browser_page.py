@@ -170,6 +170,14 @@ def test_matrices_of_the_six_words_fit_a_phone_and_scrollers_fade_where_there_is
     for place, sides in ((0, "right"), (0.5, "left right"), (1, "left")):
         tabs.evaluate("(node, place) => { node.scrollLeft = place * (node.scrollWidth - node.clientWidth); }", place)
         expect(tabs).to_have_attribute("data-fade", sides)
+    explorer.ask(TEXT)
+    panel = explorer.open("answer")
+    open_table(panel)
+    table = panel.get_by_role("group", name="Table of weights")
+    table.evaluate("node => { node.firstElementChild.style.width = '900px'; }")  # as that of a long text
+    for place, sides in ((0, "right"), (1, "left")):
+        table.evaluate("(node, place) => { node.scrollLeft = place * (node.scrollWidth - node.clientWidth); }", place)
+        expect(table).to_have_attribute("data-fade", sides)
 
 
 def test_an_opened_head_is_described_and_says_who_looks(new_page, address):
@@ -180,7 +188,7 @@ def test_an_opened_head_is_described_and_says_who_looks(new_page, address):
     panel.locator('[data-head="3-1"]').click()
     assert subtitle.inner_text() != before
     assert panel.locator(".links-names").inner_text().split("\n") == ["query (looks)", "key (is looked at)"]
-    assert panel.locator(".detail-matrix .axis-name").all_text_contents() == ["key →", "query ↓"]
+    expect(panel.locator(".detail-matrix .axis-name")).to_have_text(["key →", "query ↓"])  # drawn in a later frame
     expect(panel.get_by_role("button", name="Previous head")).to_have_text("← Head 1")
     expect(panel.get_by_role("button", name="Next head")).to_have_text("Head 3 →")
     panel.get_by_role("button", name="Back to all heads").click()

@@ -6,6 +6,7 @@
 import { choice, disclosure, placard, segmented, slider, toggle } from "./parts/controls.js";
 import { legend, onThemeChange } from "./parts/colour.js";
 import { eachFrame, el, readableToken, setChildren, svg } from "./parts/dom.js";
+import { fadeEdges } from "./parts/fade.js";
 import { heatmap } from "./parts/heatmap.js";
 import { horizontalCurve, verticalCurve } from "./parts/links.js";
 import { decodeWeights, fixedNumber, percent, strongest, wholePercent } from "./parts/numbers.js";
@@ -540,7 +541,8 @@ function drawAnswer(root, app, record) {
 
   /** For pictures and sounds: the numbers of every word over every place. */
   function placesTable() {
-    const host = el("div", { class: "table-scroll", tabindex: "0", role: "group", "aria-label": "Table of weights" });
+    const table = el("table", { class: "weights-table" });
+    const host = fadeEdges(el("div", { class: "table-scroll", tabindex: "0", role: "group", "aria-label": "Table of weights" }, table), table);
     const box = disclosure("Show as table", host);
     box.addEventListener("toggle", () => {
       if (!box.open) return;
@@ -558,14 +560,10 @@ function drawAnswer(root, app, record) {
         ),
       );
       setChildren(
-        host,
-        el(
-          "table",
-          { class: "weights-table" },
-          el("caption", {}, `${alignment.title}: a row for each ${columnAxis.kind === "grid" ? "place (row, column)" : "frame"}`),
-          el("thead", {}, head),
-          el("tbody", {}, ...body),
-        ),
+        table,
+        el("caption", {}, `${alignment.title}: a row for each ${columnAxis.kind === "grid" ? "place (row, column)" : "frame"}`),
+        el("thead", {}, head),
+        el("tbody", {}, ...body),
       );
     });
     return box;

@@ -198,7 +198,7 @@ function startExplorer() {
     phase = "idle";
     runChoice.set(run.name);
     const pair = run.languages ? `${run.languages.source} → ${run.languages.target}` : "";
-    const facts = [run.family, pair, `${compactCount(run.parameters)} parameters`, run.about.replace(/^(trained|fine-tuned) (?=[\d,]+ step)/, "$1 for ")].filter(Boolean);
+    const facts = [run.family, pair, `${compactCount(run.parameters)} parameters`, run.about].filter(Boolean);
     setChildren(runFacts, ...facts.map((fact) => el("span", {}, fact)));
     entry.setRun(run);
     entry.notes([]);

@@ -96,7 +96,8 @@ export function beamTree({ onStep }) {
   const picture = svg("svg", { class: "tree-picture", role: "group", "aria-label": "Beam tree" });
   const scroller = fadeEdges(el("div", { class: "tree-scroll" }, picture), picture);
   const readout = el("output", { class: "tree-readout", "aria-live": "polite" });
-  const tableHost = el("div", { class: "table-scroll", tabindex: "0", role: "group", "aria-label": "Table of the beam tree" });
+  const candidates = el("table", { class: "weights-table tree-table" });
+  const tableHost = fadeEdges(el("div", { class: "table-scroll", tabindex: "0", role: "group", "aria-label": "Table of the beam tree" }, candidates), candidates);
   const table = disclosure("Show as table", tableHost);
   const key = el(
     "p",
@@ -200,6 +201,7 @@ export function beamTree({ onStep }) {
       svg("text", { class: "tree-token", x: TREE_SIZES.inset, y: 16 }, `${shorten(readableToken(branch.token), letters() - (branch.fate === "finished" ? 2 : 0))}${branch.fate === "finished" ? " ✓" : ""}`),
       svg("text", { class: "tree-numbers", x: TREE_SIZES.inset, y: 30 }, numbersOf(branch)),
     );
+    group.addEventListener("mousedown", (event) => event.preventDefault()); // focus would draw the tree anew, and the click would be lost
     group.addEventListener("click", () => choose(at, true));
     group.addEventListener("focus", () => !same(at, chosen) && choose(at, false));
     group.addEventListener("pointerenter", () => showReadout(at));
@@ -228,7 +230,10 @@ export function beamTree({ onStep }) {
   function choose(at, tell) {
     chosen = at;
     const focused = picture.contains(document.activeElement);
-    if (tell) onStep(at.step);
+    if (tell) {
+      played = true; // also the first step, to which the player is set from the start
+      onStep(at.step);
+    }
     chosen = at;
     draw();
     showReadout(at);
@@ -286,7 +291,7 @@ export function beamTree({ onStep }) {
         body.append(el("tr", {}, el("th", { scope: "row" }, String(step.number)), ...cells.map((cell) => el("td", {}, el("bdi", {}, cell)))));
       }),
     );
-    setChildren(tableHost, el("table", { class: "weights-table tree-table" }, el("caption", {}, "Every candidate of the search, best first in each step"), el("thead", {}, head), body));
+    setChildren(candidates, el("caption", {}, "Every candidate of the search, best first in each step"), el("thead", {}, head), body);
   }
   table.addEventListener("toggle", () => table.open && renderTable());
   let room = 0;

@@ -6,6 +6,7 @@ import {
 import { lineChart } from "./parts/chart.js";
 import { segmented, slider } from "./parts/controls.js";
 import { el, setChildren } from "./parts/dom.js";
+import { fadeEdges } from "./parts/fade.js";
 import { compactCount, groupedCount } from "./parts/numbers.js";
 
 /** @typedef {import("./cost.js").CostPart} CostPart */
@@ -45,7 +46,7 @@ function modelSection() {
   const patch = slider({ label: "Patch, pixels", min: 2, max: 32, step: 2, value: 16, onInput: draw });
   const side = slider({ label: "Window M, positions", min: 2, max: 28, value: 7, onInput: draw });
   const stem = slider({ label: "Width of the first stage", min: 24, max: 384, step: 24, value: 96, onInput: draw });
-  const table = el("div", { class: "table-scroll" });
+  const table = el("table", { class: "cost-table" });
   const facts = el("dl", { class: "facts" });
   const settings = el("div", { class: "settings" });
   const choose = segmented({ label: "Start from", options: Object.keys(COST_PRESETS).map((name) => ({ value: name, label: name })), value: /** @type {string} */ (kind), onChange: (name) => preset(/** @type {PresetName} */ (name)) });
@@ -97,7 +98,7 @@ function modelSection() {
         el("td", { "data-value": part.flops }, compactCount(part.flops)),
         el("td", { "data-value": part.bytes }, bytesText(part.bytes)),
         el("td", { "data-value": part.score_bytes }, bytesText(part.score_bytes)))));
-    setChildren(table, el("table", { class: "cost-table" }, el("caption", { class: "visually-hidden" }, `Cost of ${kind}`), el("thead", {}, head), body));
+    setChildren(table, el("caption", { class: "visually-hidden" }, `Cost of ${kind}`), el("thead", {}, head), body);
     const fact = (/** @type {string} */ name, /** @type {string} */ value, /** @type {number} */ exact) => el("div", {}, el("dt", {}, name), el("dd", { "data-value": exact }, value));
     setChildren(facts, fact("parameters", compactCount(whole.parameters), whole.parameters), fact("FLOPs of a forward pass", compactCount(whole.flops), whole.flops), fact("attention scores", bytesText(whole.score_bytes), whole.score_bytes));
   }
@@ -110,7 +111,7 @@ function modelSection() {
     choose.node,
     settings,
     facts,
-    table,
+    fadeEdges(el("div", { class: "table-scroll" }, table), table),
     el("p", { class: "hint" }, "For one text of n tokens (a translation: n of the source and n of the target), or one image. Attention scores are counted for all heads and layers, as in the formula; a fused kernel never stores all of them. A matrix product counts 2 FLOPs per multiplication; numbers are float32."),
   );
 }
@@ -122,7 +123,7 @@ function layerSection() {
   const width = powerSlider("Width d", 512, 5, 13, draw);
   const kernel = slider({ label: "Kernel k", min: 1, max: 15, step: 2, value: 3, onInput: draw });
   const window = powerSlider("Window r", 32, 2, 12, draw);
-  const table = el("div", { class: "table-scroll" });
+  const table = el("table", { class: "cost-table" });
   const verdict = el("p", { class: "verdict" });
   const chart = lineChart({ title: "Operations of one layer", lines: [], xName: "length n", yName: "multiplications", xLog: true, yLog: true, height: 340, xText: (x) => groupedCount(x), yText: (y) => compactCount(y) });
   const looks = /** @type {("strong" | "plain" | "dashed" | "dotted")[]} */ (["strong", "plain", "dashed", "dotted"]);
@@ -135,7 +136,7 @@ function layerSection() {
     const body = el("tbody", {}, ...rows.map((row) =>
       el("tr", { class: row.operations === least ? "least" : "", "data-part": row.layer },
         el("th", { scope: "row" }, row.layer), el("td", {}, row.formula), el("td", { "data-value": row.operations }, compactCount(row.operations)), el("td", {}, row.sequential), el("td", {}, row.path))));
-    setChildren(table, el("table", { class: "cost-table" }, el("caption", { class: "visually-hidden" }, "Complexity of one layer"), el("thead", {}, head), body));
+    setChildren(table, el("caption", { class: "visually-hidden" }, "Complexity of one layer"), el("thead", {}, head), body);
     const { length: n, width: d } = sizes;
     verdict.textContent =
       n < d ? `n < d: self-attention costs ${(d / n).toPrecision(2)} times less than recurrence.`
@@ -156,7 +157,7 @@ function layerSection() {
     el("p", { class: "hint" }, "Attention connects all tokens in one step, at a cost quadratic in the length. Recurrence is linear in the length and quadratic in the width, but sequential. A window makes attention linear in the length, with longer paths between distant tokens."),
     el("div", { class: "settings" }, length.node, width.node, kernel.node, window.node),
     verdict,
-    table,
+    fadeEdges(el("div", { class: "table-scroll" }, table), table),
     chart.node,
   );
 }
@@ -169,7 +170,7 @@ function imageSection() {
   const window = slider({ label: "Window M, positions", min: 2, max: 28, value: 7, onInput: draw });
   const depth = slider({ label: "Layers", min: 1, max: 48, value: 48, onInput: draw });
   const heads = slider({ label: "Heads", min: 1, max: 32, value: 16, onInput: draw });
-  const table = el("div", { class: "table-scroll" });
+  const table = el("table", { class: "cost-table" });
 
   function draw() {
     const sizes = { image: image.value, patch: patch.value, window: window.value, depth: depth.value, heads: heads.value };
@@ -184,7 +185,7 @@ function imageSection() {
       el("tr", { "data-part": name },
         el("th", { scope: "row" }, name), el("td", {}, formula), el("td", { "data-value": found.entries }, groupedCount(found.entries)), el("td", {}, groupedCount(found.tokens)),
         el("td", { "data-value": found.head_bytes }, bytesText(found.head_bytes)), el("td", { "data-value": found.all_bytes }, bytesText(found.all_bytes)))));
-    setChildren(table, el("table", { class: "cost-table" }, el("caption", { class: "visually-hidden" }, "Attention scores of one image"), el("thead", {}, head), body));
+    setChildren(table, el("caption", { class: "visually-hidden" }, "Attention scores of one image"), el("thead", {}, head), body);
   }
 
   draw();
@@ -194,6 +195,6 @@ function imageSection() {
     el("h3", { id: "image-cost-heading" }, "An image: pixels, patches, windows"),
     el("p", { class: "hint" }, "With every pixel a token, the scores of an image of 128 × 128 pixels take 768 GiB in 48 layers of 16 heads. Patches of 16 × 16 pixels bring an image of 224 × 224 down to 113 MiB. Windows make the cost linear in the size of the image."),
     el("div", { class: "settings" }, image.node, patch.node, window.node, depth.node, heads.node),
-    table,
+    fadeEdges(el("div", { class: "table-scroll" }, table), table),
   );
 }

@@ -6,6 +6,7 @@
 import { button, placard, segmented } from "./parts/controls.js";
 import { inkCss, legend, rampCss } from "./parts/colour.js";
 import { el, readableToken, setChildren, shorten } from "./parts/dom.js";
+import { fadeEdges } from "./parts/fade.js";
 import { fixedNumber, percent } from "./parts/numbers.js";
 
 /** @typedef {import("./types.js").App} App */
@@ -268,22 +269,19 @@ function mountWhatIf(root, app) {
     const measured = ranking.heads.length + ranking.layers.length;
     const more = button({ label: wholeTable ? "Show fewer" : `Show all ${losses.length}`, kind: "quiet", onClick: () => { wholeTable = !wholeTable; draw(); } });
     more.dataset.focus = "more";
+    const rankingTable = el(
+      "table",
+      { class: "ranking-table" },
+      el("caption", { class: "visually-hidden" }, "The drop in the log-probability of the answer without each, in nats"),
+      el("thead", {}, el("tr", {}, sorter("layer", "Layer"), rankedBy === "heads" ? sorter("head", "Head") : null, sorter("drop", "Drop in nats"), el("th", { scope: "col", class: "says" }, "New answer"), el("th", { scope: "col" }, el("span", { class: "visually-hidden" }, "Switch")))),
+      el("tbody", {}, ...rows),
+    );
     setChildren(
       table,
       heading,
       el("p", { class: "hint" }, "The drop in the log-probability of the original answer when only this is switched off, in nats: 0.7 nats halve the probability, 2.3 nats divide it by 10; below 0 the answer becomes more likely. The model answers again only for the largest drops."),
       ranking.heads.length ? kinds.node : null,
-      el(
-        "div",
-        { class: "ranking-scroll" },
-        el(
-          "table",
-          { class: "ranking-table" },
-          el("caption", { class: "visually-hidden" }, "The drop in the log-probability of the answer without each, in nats"),
-          el("thead", {}, el("tr", {}, sorter("layer", "Layer"), rankedBy === "heads" ? sorter("head", "Head") : null, sorter("drop", "Drop in nats"), el("th", { scope: "col", class: "says" }, "New answer"), el("th", { scope: "col" }, el("span", { class: "visually-hidden" }, "Switch")))),
-          el("tbody", {}, ...rows),
-        ),
-      ),
+      fadeEdges(el("div", { class: "ranking-scroll" }, rankingTable), rankingTable),
       losses.length > RANKED_ROWS ? more : null,
       measured < ranking.total ? el("p", { class: "hint" }, `${measured} of ${ranking.total} were measured within the time limit.`) : null,
     );

@@ -2,6 +2,7 @@
 
 import { disclosure } from "./controls.js";
 import { eachFrame, el, setChildren, svg, uniqueId } from "./dom.js";
+import { fadeEdges } from "./fade.js";
 
 /**
  * @typedef {{name: string, points: [number, number][], look: "strong" | "plain" | "dashed" | "dotted", dots?: boolean}} ChartLine
@@ -35,7 +36,8 @@ export function lineChart(initial) {
   const picture = svg("svg", { class: "chart-picture", "aria-hidden": "true" });
   const stage = el("div", { class: "chart-stage", tabindex: "0", role: "group", "aria-roledescription": "line chart" }, picture);
   const readout = el("output", { class: "chart-readout", "aria-live": "polite" });
-  const tableHost = el("div", { class: "table-scroll", tabindex: "0", role: "group", "aria-label": "Table of the lines" });
+  const numbers = el("table", { class: "weights-table" });
+  const tableHost = fadeEdges(el("div", { class: "table-scroll", tabindex: "0", role: "group", "aria-label": "Table of the lines" }, numbers), numbers);
   const table = disclosure("Show as table", tableHost);
   const key = el("div", { class: "chart-key" });
   const node = el("figure", { class: "chart" }, key, stage, readout, table);
@@ -177,7 +179,7 @@ export function lineChart(initial) {
       });
       body.append(el("tr", { "data-x": String(x) }, el("th", { scope: "row" }, xText(x)), ...cells));
     });
-    setChildren(tableHost, el("table", { class: "weights-table" }, el("caption", {}, options.title), el("thead", {}, head), body));
+    setChildren(numbers, el("caption", {}, options.title), el("thead", {}, head), body);
   }
 
   stage.addEventListener("pointermove", (event) => {

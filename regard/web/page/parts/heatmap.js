@@ -7,6 +7,7 @@ import { el, svg, setChildren, eachFrame, readableToken, shorten } from "./dom.j
 import { inkCss, isDark, legend, onThemeChange, rampTable } from "./colour.js";
 import { percent } from "./numbers.js";
 import { disclosure } from "./controls.js";
+import { fadeEdges } from "./fade.js";
 
 const TILE = 256;
 const LABEL_FONT = 12;
@@ -65,7 +66,8 @@ export function heatmap(initial) {
     sizer,
   );
   const readout = el("output", { class: "heatmap-readout", "aria-live": "polite" });
-  const tableHost = el("div", { class: "table-scroll", tabindex: "0", role: "group", "aria-label": "Table of weights" });
+  const numbers = el("table", { class: "weights-table" });
+  const tableHost = fadeEdges(el("div", { class: "table-scroll", tabindex: "0", role: "group", "aria-label": "Table of weights" }, numbers), numbers);
   const table = disclosure("Show as table", tableHost);
   const scale = el("div", { class: "heatmap-scale" });
   const foot = el("div", { class: "heatmap-foot" }, readout, scale);
@@ -400,7 +402,7 @@ export function heatmap(initial) {
       {},
       `${options.title}: a row for each ${options.rowName ?? "query"}, a column for each ${options.columnName ?? "key"}${part}`,
     );
-    setChildren(tableHost, el("table", { class: "weights-table" }, caption, el("thead", {}, head), body));
+    setChildren(numbers, caption, el("thead", {}, head), body);
   }
 
   function describe() {
