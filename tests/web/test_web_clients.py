@@ -176,7 +176,8 @@ def test_openai_sends_its_key(locked):
     from openai import AuthenticationError, OpenAI
 
     with OpenAI(base_url=f"{locked}/v1", api_key=KEY, max_retries=0) as client:
-        assert client.completions.create(model="gpt", prompt="a", max_tokens=2).choices[0].text
+        answer = client.completions.create(model="gpt", prompt="a", max_tokens=2)
+    assert answer.choices[0].finish_reason in ("stop", "length")  # a sample may end at once
     with OpenAI(base_url=f"{locked}/v1", api_key="wrong-key", max_retries=0) as client, pytest.raises(AuthenticationError):
         client.models.list()
 
