@@ -210,6 +210,7 @@ function mountDecoding(root, app) {
     const [intro] = treeCard.getElementsByClassName("hint");
     intro.textContent =
       `At each step every kept hypothesis is extended by its likeliest tokens; the ${found.beam.beam_size} best extensions are kept and the others are dropped. ` +
+      `A finished hypothesis is set aside and another one is kept in its place, until ${found.beam.beam_size} are finished. ` +
       `Each box shows the probability of its token and the log-probability of the whole hypothesis; once finished, divided by ` +
       (found.beam.length_penalty === 1 ? "its length." : `its length to the power of ${found.beam.length_penalty}.`);
     drawAnswers(found);
