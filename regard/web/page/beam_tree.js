@@ -198,7 +198,7 @@ export function beamTree({ onStep }) {
         "data-step": at.step + 1, "data-branch": at.branch, "data-fate": branch.fate, "data-score": branch.score.toFixed(6), "data-probability": branch.probability.toFixed(6),
       },
       svg("rect", { width: wide(), height: TREE_SIZES.height, rx: 8 }),
-      svg("text", { class: "tree-token", x: TREE_SIZES.inset, y: 16 }, `${shorten(readableToken(branch.token), letters() - (branch.fate === "finished" ? 2 : 0))}${branch.fate === "finished" ? " ✓" : ""}`),
+      svg("text", { class: "tree-token", x: TREE_SIZES.inset, y: 16 }, `${shorten(readableToken(branch.token), letters() - (branch.fate === "finished" ? 2 : 0))}${branch.fate !== "finished" ? "" : END.test(branch.token) ? " ✓" : " ⊣"}`),
       svg("text", { class: "tree-numbers", x: TREE_SIZES.inset, y: 30 }, numbersOf(branch)),
     );
     group.addEventListener("mousedown", (event) => event.preventDefault()); // focus would draw the tree anew, and the click would be lost
@@ -214,7 +214,8 @@ export function beamTree({ onStep }) {
     if (!trace) return "";
     const branch = branchAt(at);
     const output = outputText(treePath(trace, at).map(branchAt));
-    const fate = branch.fate === "kept" ? `kept as beam ${(branch.beam ?? 0) + 1}` : branch.fate;
+    const cut = branch.fate === "finished" && !END.test(branch.token);
+    const fate = branch.fate === "kept" ? `kept as beam ${(branch.beam ?? 0) + 1}` : cut ? "cut at the length limit" : branch.fate;
     const score = branch.fate === "finished" ? `score ${fixedNumber(branch.score, 3)}` : `log-probability ${fixedNumber(branch.score, 3)}`;
     return `Step ${at.step + 1} · ${output} · ${fate} · token ${percent(branch.probability)} · ${score}`;
   }
