@@ -209,8 +209,8 @@ function mountDecoding(root, app) {
     tree.setTrace(readable.beam);
     const [intro] = treeCard.getElementsByClassName("hint");
     intro.textContent =
-      `At each step every kept hypothesis is extended by its likeliest tokens; the ${found.beam.beam_size} best extensions are kept and the others are dropped. ` +
-      `A finished hypothesis is set aside and another one is kept in its place, until ${found.beam.beam_size} are finished. ` +
+      `Each step ranks all extensions of the kept hypotheses. Of the first ${found.beam.beam_size}, those that end the sentence are finished; the best ${found.beam.beam_size} that do not end it are kept. ` +
+      `All others are dropped, an end of lower rank too. The search stops after the step in which ${found.beam.beam_size} or more are finished. ` +
       `Each box shows the probability of its token and the log-probability of the whole hypothesis; once finished, divided by ` +
       (found.beam.length_penalty === 1 ? "its length." : `its length to the power of ${found.beam.length_penalty}.`);
     drawAnswers(found);

@@ -26,7 +26,7 @@ const MEASURED_AT_ONCE = 3e10; // multiplications of all passes, about a second:
 export const WHATIF_VIEW = {
   id: "whatif",
   title: "What if",
-  subtitle: "A weight does not show what the answer depends on. Switch off heads, layers or, of a text, words, and the model answers again.",
+  subtitle: "A weight does not show what the answer depends on. Switch off heads, layers or input words, and the model answers again.",
   needsRecord: true,
   unavailable(run, record) {
     if (!run.has_attention) return `${run.name} has no attention to switch off.`;
