@@ -1,12 +1,22 @@
-"""What this machine has: memory, and room on the disk of a folder that may not exist yet."""
+"""What this machine has: memory, and room on the disk of a folder that may not exist yet; and a bound on what oneDNN keeps."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Memory", "existing_parent", "free_disk", "read_memory"]
+__all__ = ["Memory", "bound_products", "existing_parent", "free_disk", "read_memory"]
 
 MEMINFO = Path("/proc/meminfo")
+
+# oneDNN, and torch's own layer around it, keep a compiled product for each shape of a batch, 0.7 MB each, 1,024 by default.
+CACHES, PRODUCTS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"), 64
+
+
+def bound_products() -> None:
+    """Call it before the first product of a process.  What the user has set in the environment stays as it is."""
+    for name in CACHES:
+        os.environ.setdefault(name, str(PRODUCTS))
 
 
 class Memory(NamedTuple):

@@ -20,6 +20,8 @@ from regard.layers.tap import AttentionCall, Tap, note_memory, tap_of
 
 __all__ = ["Attention", "CosineAttention", "QKVWithoutKeyBias", "attend", "attend_tapped"]
 
+SHORT = 2048  # queries times keys up to which two plain products train faster on a CPU than the fused kernel
+
 Score = Callable[[Tensor, Tensor], Tensor]  # queries (..., Q, E) and keys (..., K, E) → scores (..., Q, K)
 Prepare = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # queries and keys (B, H, ·, E) → the same, to be compared
 Project = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]  # tokens → queries, keys and values (B, H, ·, E)
@@ -36,10 +38,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, score
     not NaN.  Weights are returned only if needed, as they were before dropout, so that each row sums to one.
     """
     causal = causal and q.shape[-2] > 1  # a single query is at the position of the last key and attends to all keys
-    if causal and (mask is not None or bias is not None or q.shape[-2] != k.shape[-2] or need_weights or score):
+    fused = score is None and not need_weights and not _is_short(q, k)  # the same numbers from one kernel
+    if causal and (mask is not None or bias is not None or q.shape[-2] != k.shape[-2] or not fused):
         past = causal_mask(q.shape[-2], k.shape[-2], q.device)
         mask, causal = past if mask is None else mask & past, False
-    if score is None and not need_weights:  # the same numbers from one fused kernel
+    if fused:
         return _fused(q, k, v, _additive_mask(bias, mask), causal, dropout, scale), None
     if score is None:
         scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)  # (..., Q, K)
@@ -52,7 +55,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, score
         # The softmax of a row of -inf is NaN, and so is its gradient: such a row stays unmasked and is zeroed after.
         empty = ~mask.any(-1, keepdim=True)
         weights = scores.masked_fill(~(mask | empty), -math.inf).softmax(-1).masked_fill(empty, 0.0)
-    return F.dropout(weights, dropout) @ v, weights  # (..., Q, E), (..., Q, K)
+    return F.dropout(weights, dropout) @ v, weights if need_weights else None  # (..., Q, E), (..., Q, K)
+
+
+def _is_short(q: Tensor, k: Tensor) -> bool:
+    """Whether few scores are computed, and their gradients after them."""
+    return q.requires_grad and q.device.type == "cpu" and q.shape[-2] * k.shape[-2] <= SHORT
 
 
 def attend_tapped(tap: Tap | None, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None,
@@ -119,7 +127,7 @@ class QKVWithoutKeyBias(nn.Module):
 
     def rows(self, x: Tensor, start: int, stop: int) -> Tensor:
         """Only outputs `start` to `stop` - 1: (..., D) → (..., stop - start)."""
-        return F.linear(x, self.weight[start:stop], self.effective_bias[start:stop])
+        return affine(x, self.weight[start:stop], self.effective_bias[start:stop])
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) → (..., 3 · inner)."""

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from regard.layers.linear import product
+
 __all__ = ["class_cross_entropy", "linear_cross_entropy", "mixup_cross_entropy"]
 
 ROWS = 512  # predictions whose logits are in memory at once
@@ -57,17 +59,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
         vocab = len(weight)
         backward = grad_enabled and any(ctx.needs_input_grad)  # type: ignore[attr-defined]
         d_features = torch.empty_like(features) if backward else features.new_empty(0)
-        d_weight = torch.empty_like(weight) if backward else weight.new_empty(0)
+        d_weight = weight.new_zeros(weight.shape[::-1]) if backward else weight.new_empty(0)  # (D, V)
         d_bias = torch.zeros_like(bias) if backward and bias is not None else None
         weight_sum = weight.sum(0)  # (D,): Σ over V of the logits is one product with it
         bias_sum = 0.0 if bias is None else bias.sum()
         nll, uniform = features.new_zeros(()), features.new_zeros(())
-        block = features.new_empty(min(ROWS, len(features)), vocab)
 
         for first in range(0, len(features), ROWS):
             # 1) logits of some rows
             x, y = features[first : first + ROWS], labels[first : first + ROWS, None]  # (n, D), (n, 1)
-            logits = torch.mm(x, weight.T, out=block[: len(x)])  # (n, V)
+            logits = product(x, weight)  # (n, V)
             if bias is not None:
                 logits += bias
 
@@ -83,16 +84,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
             # 3) their gradients, but for the ε / V of the smoothing in the weights
             if backward:
                 exp.scatter_add_(1, y, total * (label_smoothing - 1))
-                d_features[first : first + ROWS] = (exp @ weight) / total - weight_sum * (label_smoothing / vocab)
-                d_weight.addmm_(exp.T, x / total, beta=0 if first == 0 else 1)
+                d_features[first : first + ROWS] = product(exp, weight.T) / total - weight_sum * (label_smoothing / vocab)
+                d_weight += product((x / total).T.contiguous(), exp.T)
                 if d_bias is not None:
                     d_bias.addmv_(exp.T, (1 / total).squeeze(1))
 
         # 4) the ε / V, the same for all rows
         if backward:
-            if not len(features):
-                d_weight.zero_()  # no block has written it
-            d_weight -= features.sum(0) * (label_smoothing / vocab)
+            d_weight = d_weight.T - features.sum(0) * (label_smoothing / vocab)
             if d_bias is not None:
                 d_bias -= len(features) * label_smoothing / vocab
             ctx.save_for_backward(d_features, d_weight, d_bias)  # type: ignore[arg-type]

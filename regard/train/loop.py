@@ -24,6 +24,7 @@ from torch import nn
 
 from regard.config import Run, to_toml
 from regard.data.files import write_atomic
+from regard.data.machine import bound_products
 from regard.data.position import DataPosition
 from regard.data.terminal import printable
 from regard.data.units import format_size
@@ -75,6 +76,7 @@ def fit(
 
     With `fresh` an earlier run in the folder is deleted, once the new one's data has been checked.  `notes` are reported then.
     """
+    bound_products()
     elsewhere = str(Path(run.train.checkpoints).expanduser().resolve()) if run.train.checkpoints else ""
     run = dataclasses.replace(run, train=dataclasses.replace(run.train, checkpoints=elsewhere))
     files = RunFolder(folder, elsewhere)

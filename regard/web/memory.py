@@ -4,18 +4,17 @@ import ctypes
 import os
 import platform
 
+from regard.data.machine import bound_products
+
 __all__ = ["bound_memory", "return_freed"]
 
-# oneDNN, and torch's own layer around it, keep a compiled product for each shape of a batch, 0.7 MB each, 1,024 by default.
-CACHES, PRODUCTS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"), 64
 ARENA_MAX, ARENAS = -8, 2  # of mallopt(3): heaps that threads share, each with free memory of its own; by default 8 per core
 GLIBC = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 
 
 def bound_memory() -> None:
     """Call it before torch is imported, which reads the environment.  What the user has set there stays as it is."""
-    for name in CACHES:
-        os.environ.setdefault(name, str(PRODUCTS))
+    bound_products()
     if GLIBC and not any(name.startswith("MALLOC_") for name in os.environ):
         GLIBC.mallopt(ARENA_MAX, ARENAS)
 

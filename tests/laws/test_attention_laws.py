@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard.layers import attention
 from regard.layers.attention import attend
 
 law = settings(max_examples=40)
@@ -87,17 +88,30 @@ def test_attention_equals_a_loop_of_plain_python(need_weights, dtype, inputs):
 @law
 @given(inputs=attention_inputs())
 def test_the_fused_kernel_and_the_explicit_path_have_the_same_gradients(dtype, inputs):
-    grads = []
-    for need_weights in (False, True):
+    found = []
+    for short, need_weights in ((0, False), (attention.SHORT, False), (0, True)):
         qkv, options = cast(inputs, dtype)
         leaves = [x.clone().requires_grad_() for x in (*qkv, options["bias"]) if x is not None]
         options["bias"] = None if options["bias"] is None else leaves[3]
-        mixed, _ = attend(*leaves[:3], **options, need_weights=need_weights)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(attention, "SHORT", short)
+            mixed, _ = attend(*leaves[:3], **options, need_weights=need_weights)
         mixed.square().sum().backward()
-        grads.append([x.grad for x in leaves])
-    for fused, explicit in zip(*grads, strict=True):
+        found.append([mixed, *(x.grad for x in leaves)])
+    atol = 1e-4 if dtype == torch.float32 else 1e-10
+    for fused, for_short, explicit in zip(*found, strict=True):
         assert fused.isfinite().all()
-        torch.testing.assert_close(fused, explicit, rtol=1e-4, atol=1e-4 if dtype == torch.float32 else 1e-10)
+        torch.testing.assert_close(fused, explicit, rtol=1e-4, atol=atol)
+        torch.testing.assert_close(for_short, explicit, rtol=1e-4, atol=atol)
+
+
+def test_only_short_sequences_in_training_avoid_the_fused_kernel(monkeypatch):
+    calls = []
+    monkeypatch.setattr(attention, "_fused", lambda q, *rest: calls.append(q.shape[-2]) or q)
+    for tokens, training in ((45, True), (46, True), (45, False)):
+        x = torch.randn(2, tokens, 4, requires_grad=training)
+        attend(x, x, x, causal=True)
+    assert calls == [46, 45]
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])

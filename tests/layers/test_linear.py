@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from regard.layers import linear as layers
-from regard.layers.linear import Int8Linear, Linear, to_int8
+from regard.layers.linear import Int8Linear, Linear, product, to_int8
 from regard.layers.mlp import MLP, gelu
 from regard.models.transformer import Transformer, TransformerConfig
 
@@ -70,6 +70,40 @@ def test_the_onednn_product_equals_the_exact_one_and_gradients_still_work(seed, 
             torch.testing.assert_close(found.double(), nn.functional.gelu(wanted), atol=1e-4, rtol=1e-4)
         linear(x).sum().backward()
     torch.testing.assert_close(linear.weight.grad, x.sum((0, 1)).expand(outputs, -1), atol=1e-3, rtol=1e-3)
+
+
+@law
+@given(seed=seeds, width=sizes, outputs=sizes, rows=st.integers(1, 5), bias=st.booleans(), data=st.data())
+def test_the_convolution_equals_the_linear_layer_and_its_gradients(seed, width, outputs, rows, bias, data):
+    start = data.draw(st.integers(0, outputs - 1))
+    stop = data.draw(st.integers(start + 1, outputs))
+    linear, x = layer(seed, width, outputs, bias), torch.randn(2, rows, width).transpose(0, 1).requires_grad_()
+    leaves = [x, *linear.parameters()]
+    double = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    toward = torch.randn(rows, 2, stop - start)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers, "ONEDNN_MIN", 0)
+        patch.setattr(layers, "WIDE", True)
+        patch.setattr(nn.functional, "linear", None)  # it is not called
+        found = linear.rows(x, start, stop)
+    wanted = nn.functional.linear(*double)[..., start:stop]
+    torch.testing.assert_close(found.double(), wanted, atol=1e-4, rtol=1e-4)
+    grads = torch.autograd.grad(found, leaves, toward)
+    for ours, exact_one in zip(grads, torch.autograd.grad(wanted, double, toward.double()), strict=True):
+        torch.testing.assert_close(ours.double(), exact_one, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@law
+@given(seed=seeds, width=sizes, outputs=sizes, rows=sizes, strided=st.booleans())
+def test_the_product_without_gradient_equals_the_exact_one(wide, seed, width, outputs, rows, strided):
+    torch.manual_seed(seed)
+    a, b = torch.randn(rows, width), torch.randn(width, outputs).T if strided else torch.randn(outputs, width)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers, "ONEDNN_MIN", 0)
+        patch.setattr(layers, "WIDE", wide and layers.HAS_ONEDNN)
+        found = product(a, b)
+    torch.testing.assert_close(found.double(), a.double() @ b.double().T, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.skipif(layers.ONEDNN is None, reason="this torch was built without oneDNN")

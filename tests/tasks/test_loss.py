@@ -15,6 +15,7 @@ from regard.data.text.batches import LabeledBatch, PairBatch
 from regard.data.text.tokenizer import BOS, EOS, PAD
 from regard.data.text.windows import MaskedBatch, WindowBatch
 from regard.decode.fast import decoder
+from regard.layers import linear as linear_file
 from regard.models.bert import BERT, BERTConfig
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.transformer import Transformer, TransformerConfig
@@ -54,6 +55,16 @@ def test_value_and_gradients_equal_torchs_cross_entropy(rows, label_smoothing, b
         torch.testing.assert_close(loss, wanted, rtol=rtol, atol=0)
         torch.testing.assert_close(nll, reference(leaves, labels, 0.0), rtol=rtol, atol=0)
         torch.testing.assert_close(gradients(loss, leaves), gradients(wanted, leaves), rtol=rtol, atol=rtol)
+
+
+@pytest.mark.skipif(not linear_file.HAS_ONEDNN, reason="this torch was built without oneDNN")
+def test_the_products_of_onednn_have_the_same_gradients(monkeypatch):
+    monkeypatch.setattr(linear_file, "WIDE", True)
+    monkeypatch.setattr(linear_file, "ONEDNN_MIN", 0)
+    leaves, labels = problem(ROWS + 7, bias=True, dtype=torch.float32)
+    loss, _ = linear_cross_entropy(*leaves, labels, 0.1)
+    wanted = reference(leaves, labels, 0.1)
+    torch.testing.assert_close(gradients(loss, leaves), gradients(wanted, leaves), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
