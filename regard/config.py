@@ -108,6 +108,7 @@ class TrainConfig:
     schedule: Literal["inverse", "cosine"] = "inverse"  # after warm-up: 1/√step, or a cosine down to a tenth
     weight_decay: float = 0.0  # of matrices, decoupled from the gradient (AdamW)
     label_smoothing: float = 0.1
+    r_drop: float = 0.0  # weight of the divergence between two dropout masks (R-Drop), about 5; doubles the work; 0 = none
     clip_norm: float = 1.0  # largest gradient norm; 0 = no clipping
     seed: int = 1
     log_every: int = 20  # steps, like the next two
@@ -133,7 +134,7 @@ class TrainConfig:
             "average",
         )
         require_min(1, **{key: getattr(self, key) for key in positive})
-        require_min(0, **{key: getattr(self, key) for key in ("lr", "clip_norm", "seed", "patience", "weight_decay")})
+        require_min(0, **{key: getattr(self, key) for key in ("lr", "r_drop", "clip_norm", "seed", "patience", "weight_decay")})
         if self.keep_every < 0 or self.keep_every % self.save_every:
             raise ValueError(f"keep_every is {self.keep_every}, and a checkpoint is written every {self.save_every} steps "
                              f"(save_every); use a multiple of that, train.save_every={max(self.keep_every, 1)} too, "

@@ -20,6 +20,7 @@ from regard.config import Run
 from regard.data.position import BatchStream, DataPosition
 from regard.data.sources import SOURCES
 from regard.data.text.batches import PairBatch, all_pair_batches, pad, pair_batches
+from regard.data.text.bpe_dropout import BPEDropout
 from regard.data.text.config import TextData
 from regard.data.text.dataset import TextDataset, prepare_pairs, require_special
 from regard.data.text.glossary import GlossaryLike, continuing_tokens, to_glossary
@@ -46,6 +47,7 @@ from regard.tasks.observer import TextObserver, observe_sentences, quiet
 from regard.tasks.origin import predictor_repr
 from regard.tasks.overlap import trained_texts
 from regard.tasks.paragraphs import translate_texts
+from regard.tasks.r_drop import linear_r_drop
 from regard.tasks.scoring import score_translations
 from regard.tasks.task import Card, Progress, Report, ScoreOptions, Task, require_context
 
@@ -373,6 +375,14 @@ def sequence_loss(model: EncoderDecoder, batch: PairBatch, label_smoothing: floa
     return linear_cross_entropy(features, model.output.weight, model.output.bias, targets[real], label_smoothing)
 
 
+def sequence_r_drop(model: EncoderDecoder, batch: PairBatch, label_smoothing: float, r_drop: float) -> tuple[Tensor, Tensor]:
+    """The same for two dropout masks at once, with the divergence between their predictions."""
+    inputs, targets = batch.target[:, :-1], batch.target[:, 1:]
+    real = targets != batch.pad
+    features = model.features(batch.source.repeat(2, 1), inputs.repeat(2, 1))[real.repeat(2, 1)]  # (2N, D)
+    return linear_r_drop(features, model.output.weight, model.output.bias, targets[real], label_smoothing, r_drop)
+
+
 def _pairs(store: PairStore | TextStore | MixedStore) -> PairStore | MixedStore:
     assert not isinstance(store, TextStore)
     return store
@@ -380,7 +390,9 @@ def _pairs(store: PairStore | TextStore | MixedStore) -> PairStore | MixedStore:
 
 def batch_pairs(run: Run, dataset: TextDataset, position: DataPosition) -> BatchStream[PairBatch]:
     """Endless batches by token count."""
-    return pair_batches(_pairs(dataset.train), dataset.tokenizer.special, run.train.batch_tokens, run.train.seed, position)
+    train, data = run.train, run.data
+    change = BPEDropout(dataset.tokenizer, data.bpe_dropout, data.max_len) if data.bpe_dropout else None
+    return pair_batches(_pairs(dataset.train), dataset.tokenizer.special, train.batch_tokens, train.seed, position, change)
 
 
 def validate_pairs(run: Run, dataset: TextDataset) -> Iterator[PairBatch]:
@@ -494,6 +506,7 @@ TASK: Task[EncoderDecoder, TextDataset, PairBatch, Translator] = Task(
     validation=validate_pairs,
     mixed_validation=_validate_mixed,
     loss=sequence_loss,
+    r_drop=sequence_r_drop,
     predictor=lambda model, run, tokenizer, labels: Translator(model, tokenizer, run),
     score=_score,
     samples=_samples,

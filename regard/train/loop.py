@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 from safetensors.torch import save as to_bytes
-from torch import nn
+from torch import Tensor, nn
 
 from regard.config import Run, to_toml
 from regard.data.files import write_atomic
@@ -179,6 +179,7 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
     if files.started and not resuming and not fresh:
         report(f"no checkpoint in {files.path} yet; starting from step 0")
     device, task = pick_device(run.train.device), task_of(run)
+    _check_r_drop(run, task)
 
     # 1) A resumed run keeps its model; a fine-tuned one takes its tokenizer from another run.
     if resuming:
@@ -244,6 +245,14 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
     return _Training(run, task, files, console, report, device, dataset, model, optimizer, state, world, ema)
 
 
+def _check_r_drop(run: Run, task: Task[Any, Any, Any, Any]) -> None:
+    if run.train.r_drop and task.r_drop is None:
+        raise ValueError(f"train.r_drop={run.train.r_drop:g}, which task {task.name} does not offer; leave it out")
+    if run.train.r_drop and not getattr(run.model, "dropout", 0.0):
+        raise ValueError(f"train.r_drop={run.train.r_drop:g} compares two dropout masks, but model.dropout is 0; raise that, or "
+                         f"leave train.r_drop out")  # fmt: skip
+
+
 def _resume(training: _Training) -> None:
     """Go back to where an earlier training stopped, if there was one."""
     found = checkpoint.newest(training.files, training.report)
@@ -264,6 +273,7 @@ def _loop(training: _Training, log: Log | None) -> None:
     """The loop of the figure above; without a log, that of a worker process."""
     t, state, model, optimizer, world = (training.run.train, training.state, training.model, training.optimizer, training.world)
     task, report = training.task, training.report
+    loss_of = task.loss if task.r_drop is None or not t.r_drop else partial(_r_drop, task.r_drop, t.r_drop)
     stream = task.batches(training.run, training.dataset, state.position)
     began = time.monotonic() - state.seconds
     world.copy_from_main(state_tensors(model).values())
@@ -288,7 +298,7 @@ def _loop(training: _Training, log: Log | None) -> None:
             # 2) Loss and gradients, averaged over the predictions of all processes.
             world.seed(t.seed, state.step)
             for batch in batches:
-                loss, batch_nll = task.loss(model, to_device(batch, training.device), t.label_smoothing)
+                loss, batch_nll = loss_of(model, to_device(batch, training.device), t.label_smoothing)
                 (loss / tokens).backward()
                 nll += float(batch_nll)
             nll, asked = world.all_reduce(model, nll, bool(stop))
@@ -356,6 +366,11 @@ def _loop(training: _Training, log: Log | None) -> None:
                 raise Interrupted(f"stopped at step {state.step:,}, saved in {training.files.path}; continue with --resume")
     if state.stopped_early(t.patience):
         report(f"stopped early at step {state.step:,}: {t.patience} evaluations without a lower validation loss")
+
+
+def _r_drop(loss_of: Callable[..., tuple[Tensor, Tensor]], weight: float, model: nn.Module, batch: Any,
+            label_smoothing: float) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return loss_of(model, batch, label_smoothing, weight)
 
 
 def _first_losses(training: _Training, log: Log) -> dict[str, float]:

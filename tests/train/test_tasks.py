@@ -1,5 +1,6 @@
 """Every task that reads text or transcripts trains, scores, resumes to the same bits, and refuses data it cannot learn from."""
 
+import dataclasses
 import io
 import json
 import math
@@ -38,6 +39,45 @@ def test_a_run_that_is_resumed_midway_ends_with_the_same_bits(task, optimizer, t
     wanted, got = (load_file(folder / "model.safetensors") for folder in (whole, halves))
     assert wanted.keys() == got.keys()
     assert all(torch.equal(wanted[name], got[name]) for name in wanted)
+
+
+def regularized(tmp_path, train=None, **data):
+    """A tiny translation run with R-Drop or BPE-dropout."""
+    run = tiny_run("translation", tmp_path)
+    return dataclasses.replace(
+        run,
+        model=dataclasses.replace(run.model, dropout=0.2),
+        train=dataclasses.replace(run.train, **(train or {})),
+        data=dataclasses.replace(run.data, **data),
+    )
+
+
+def test_r_drop_and_bpe_dropout_resume_to_the_same_bits_and_change_the_training(tmp_path):
+    write_data(tmp_path)
+    trained = {}
+    for name, changes in {"plain": {}, "r_drop": {"train": {"r_drop": 5.0}}, "bpe_dropout": {"bpe_dropout": 0.3}}.items():
+        run, folder = regularized(tmp_path, **changes), tmp_path / name
+        fit(run, folder)
+        trained[name] = (folder / "model.safetensors").read_bytes()
+        for file in ("model.safetensors", "README.md"):
+            (folder / file).unlink()
+        shutil.rmtree(folder / "checkpoints" / "step-00000006")
+        fit(run, folder)
+        assert (folder / "model.safetensors").read_bytes() == trained[name]
+    assert len(set(trained.values())) == 3
+
+
+def test_r_drop_without_dropout_or_of_another_task_is_refused(tmp_path):
+    write_data(tmp_path)
+    run = regularized(tmp_path, train={"r_drop": 5.0})
+    with pytest.raises(ValueError, match=r"train\.r_drop=5 compares two dropout masks, but model\.dropout is 0"):
+        fit(dataclasses.replace(run, model=dataclasses.replace(run.model, dropout=0.0)), tmp_path / "run")
+    other = tiny_run("language_model", tmp_path)
+    with pytest.raises(ValueError, match="task language_model does not offer; leave it out"):
+        fit(dataclasses.replace(other, train=run.train), tmp_path / "run")
+    with pytest.raises(ValueError, match="task language_model does not offer it: leave it out"):
+        fit(dataclasses.replace(other, data=dataclasses.replace(other.data, tokenizer="bpe", bpe_dropout=0.1)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @EVERY_TASK

@@ -24,6 +24,7 @@ __all__ = ["LabeledBatch", "PairBatch", "all_labeled_batches", "all_pair_batches
 POOL = 16  # blocks in memory at once: 65,536 pairs
 
 Batch = TypeVar("Batch")
+Change = Callable[[Pool, np.random.Generator], Pool]
 
 
 class PairBatch(NamedTuple):
@@ -53,9 +54,9 @@ class LabeledBatch(NamedTuple):
 
 
 def pair_batches(store: PairStore | MixedStore, special: SpecialTokens, tokens: int, seed: int,
-                 position: DataPosition = DataPosition()) -> BatchStream[PairBatch]:  # fmt: skip
-    """Endless batches of at most `tokens` tokens from a position on."""
-    return _endless(store, tokens, seed, position, 1, partial(_collate_pairs, special))
+                 position: DataPosition = DataPosition(), change: Change | None = None) -> BatchStream[PairBatch]:  # fmt: skip
+    """Endless batches of at most `tokens` tokens from a position on; `change` is applied to each pool that is read."""
+    return _endless(store, tokens, seed, position, 1, partial(_collate_pairs, special), change)
 
 
 def all_pair_batches(store: PairStore, special: SpecialTokens, tokens: int) -> Iterator[PairBatch]:
@@ -75,7 +76,7 @@ def all_labeled_batches(store: PairStore, special: SpecialTokens, tokens: int) -
 
 
 def _endless(store: PairStore | MixedStore, tokens: int, seed: int, position: DataPosition, ends: int,
-             collate: Callable[[Pool, Ints], Batch]) -> BatchStream[Batch]:  # fmt: skip
+             collate: Callable[[Pool, Ints], Batch], change: Change | None = None) -> BatchStream[Batch]:  # fmt: skip
     """`ends` is the number of tokens that collating adds to a text: its end, and its start if the model reads one."""
     epoch, pool, skip = position
     while True:
@@ -83,6 +84,8 @@ def _endless(store: PairStore | MixedStore, tokens: int, seed: int, position: Da
         while pool < len(pools):
             rng = np.random.default_rng([seed, epoch, pool])
             pairs = store.read(pools[pool])  # type: ignore[arg-type]  # each store reads its own pools
+            if change is not None:
+                pairs = change(pairs, np.random.default_rng([seed, epoch, pool, 1]))
             rows = _split_by_tokens(pairs, tokens, rng.permutation(len(pairs.starts)), ends)
             rows = [rows[i] for i in rng.permutation(len(rows))]
             for index in range(skip, len(rows)):

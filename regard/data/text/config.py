@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from regard.config import STRICT, require_max, require_min
+from regard.config import STRICT, require_fraction, require_max, require_min
 from regard.data.sources import require_one_source
 
 __all__ = ["TextData", "WordData", "parse_mix"]
@@ -26,6 +26,7 @@ class TextData:
     prefixed: bool = False  # put a T5 task prefix before each sentence: "translate English to German: "
     tokenizer: Literal["bpe", "bytes", "wordpiece", "characters", "words"] = "bpe"
     vocab: int = 8000  # tokens to learn; more if there are more different characters
+    bpe_dropout: float = 0.0  # of pairs in training: probability to pass over a merge, so that words are split in many ways
     max_len: int = 256  # tokens; longer pairs are left out, plain text is cut into windows of this length
     pairs: int = 20_000  # training pairs that a toy generates
     mix: str = ""  # runs, files or named sets mixed in, each with its share of the training examples: "runs/enfr:0.5"
@@ -34,6 +35,10 @@ class TextData:
         require_min(1, vocab=self.vocab, pairs=self.pairs)
         require_min(2, max_len=self.max_len)
         require_max(65_535, max_len=self.max_len)
+        require_fraction(bpe_dropout=self.bpe_dropout)
+        if self.bpe_dropout and self.tokenizer != "bpe":
+            raise ValueError(f"bpe_dropout={self.bpe_dropout:g} passes over merges, which tokenizer={self.tokenizer} does not "
+                             f"make; use tokenizer=bpe")  # fmt: skip
         require_one_source(self.source, self.train, self.valid)
         parse_mix(self.mix)
 

@@ -66,6 +66,7 @@ def prepare_text(data: TextData, tokenizer_file: Path, report: Report, progress:
                  task: str, check: Check = lambda tokenizer: None) -> TextDataset:  # fmt: skip
     """Prepare one plain text; `extra_tokens` are the mask token or the sentinels that the task needs."""
     require_kind(data, ("text",), task)
+    _refuse_bpe_dropout(data, task)
     if data.mix:
         raise ValueError(f"data.mix={data.mix} mixes sentence pairs or labelled texts; task {task} reads one plain text: put "
                          f"both texts into one file")  # fmt: skip
@@ -80,6 +81,7 @@ def prepare_labeled(data: TextData, tokenizer_file: Path, report: Report, progre
                     task: str, check: Check = lambda tokenizer: None, mix: Sequence[MixPart] = ()) -> TextDataset:  # fmt: skip
     """Prepare labelled texts; the tokenizer is trained on the texts alone."""
     require_kind(data, ("labels",), task)
+    _refuse_bpe_dropout(data, task)
     train, valid = find_split(data, "train"), find_split(data, "valid")
     pairs, what = _with_mixed(train.pairs, mix), "text and class on each line"
     texts = lambda: (pair[:1] for pair in pairs())  # noqa: E731
@@ -96,6 +98,12 @@ def prepare_labeled(data: TextData, tokenizer_file: Path, report: Report, progre
     for line in findings:
         report(line)
     return TextDataset(tokenizer, own, held_out, _sample_pairs(data, tokenizer), labels, mixed=mixed)
+
+
+def _refuse_bpe_dropout(data: TextData, task: str) -> None:
+    if data.bpe_dropout:
+        raise ValueError(f"data.bpe_dropout={data.bpe_dropout:g} splits the words of sentence pairs again; task {task} does not "
+                         f"offer it: leave it out")  # fmt: skip
 
 
 def _with_mixed(own: Callable[[], Iterator[Pair]], mix: Sequence[MixPart]) -> Callable[[], Iterator[Pair]]:

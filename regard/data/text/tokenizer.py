@@ -8,6 +8,7 @@
 """
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +36,8 @@ KINDS = ("bpe", "bytes", "wordpiece", "characters", "words")
 
 # A word keeps the space before it (▁bike) and punctuation is separate, so "bike." and "bike" share a token and
 # decoding restores the text: no detokenizer needed.
-PIECES = Regex(r"▁?\p{P}|▁?[^▁\p{P}]+|▁")
+WORDS = r"▁?\p{P}|▁?[^▁\p{P}]+|▁"
+PIECES = Regex(WORDS)
 
 
 E = TypeVar("E")  # what a line is encoded to
@@ -182,6 +184,15 @@ class Tokenizer:
     def digest(self) -> str:
         """A hash: equal only for equal tokenizers."""
         return hashlib.sha256(self._inner.to_str().encode()).hexdigest()
+
+    def bpe_merges(self) -> tuple[dict[str, int], list[tuple[str, str]]]:
+        """The vocabulary and the merges, best first, of a tokenizer of kind `bpe`; others are refused."""
+        state = json.loads(self._inner.to_str())
+        steps = (state["pre_tokenizer"] or {}).get("pretokenizers", [])
+        if state["model"]["type"] != "BPE" or not any(step.get("pattern") == {"Regex": WORDS} for step in steps):
+            raise ValueError("data.bpe_dropout needs a tokenizer of kind bpe that regard has trained, and this run's is another "
+                             "one; leave it out")  # fmt: skip
+        return state["model"]["vocab"], [(a, b) for a, b in state["model"]["merges"]]
 
     @cached_property
     def special(self) -> SpecialTokens:
