@@ -94,6 +94,8 @@ def _on_run(predictor: "Predictor", on: str) -> "tuple[Predictor, str]":
     if type(other.data) is not type(mine.data) or other.task != mine.task:
         raise ValueError(f"{on} was trained on task {other.task}, this run on {mine.task}; --on takes a run of the same task")
     kept = {key: getattr(mine.data, key) for key in (*mine.data.INHERITED, "max_len") if hasattr(mine.data, key)}
+    if hasattr(other.data, "bpe_dropout"):  # of its training, and perhaps not of this tokenizer
+        kept["bpe_dropout"] = 0.0
     return dataclasses.replace(predictor, run=dataclasses.replace(mine, data=dataclasses.replace(other.data, **kept))), "valid"
 
 

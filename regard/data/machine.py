@@ -1,20 +1,22 @@
-"""What this machine has: memory, and room on the disk of a folder that may not exist yet; and a bound on what oneDNN keeps."""
+"""What this machine has: memory, room on the disk of a folder that may not exist yet, a processor; and a limit for oneDNN."""
 
 import os
+import platform
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Memory", "bound_products", "existing_parent", "free_disk", "read_memory"]
+__all__ = ["Memory", "bound_products", "existing_parent", "free_disk", "is_amd", "read_memory"]
 
-MEMINFO = Path("/proc/meminfo")
+MEMINFO, CPUINFO = Path("/proc/meminfo"), Path("/proc/cpuinfo")
 
 # oneDNN, and torch's own layer around it, keep a compiled product for each shape of a batch, 0.7 MB each, 1,024 by default.
 CACHES, PRODUCTS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"), 64
 
 
 def bound_products() -> None:
-    """Call it before the first product of a process.  What the user has set in the environment stays as it is."""
+    """Call it before oneDNN's first product in a process; later it may have no effect.  What the user has set stays as it is."""
     for name in CACHES:
         os.environ.setdefault(name, str(PRODUCTS))
 
@@ -44,3 +46,11 @@ def existing_parent(path: Path) -> Path:
 def free_disk(path: Path) -> int:
     """Bytes free on the disk of a path that may not exist yet."""
     return shutil.disk_usage(existing_parent(path)).free
+
+
+def is_amd() -> bool:
+    """Whether the processor is one of AMD's; False if that is not known."""
+    name = platform.processor()  # empty on many Linux systems
+    with suppress(OSError):
+        name += CPUINFO.read_text(encoding="utf-8", errors="replace")[:4096]
+    return "AuthenticAMD" in name

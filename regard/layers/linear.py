@@ -7,7 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Activation", "Int8Linear", "Linear", "affine", "product", "to_int8"]
+from regard.data.machine import is_amd
+
+__all__ = ["Activation", "Int8Linear", "Linear", "add_product", "affine", "product", "to_int8"]
 
 # CPUs without VNNI add byte products in 16 bits, which overflows unless the inputs have 7 bits.
 REDUCE_RANGE = not getattr(torch.cpu, "_is_vnni_supported", lambda: False)()
@@ -16,8 +18,9 @@ REDUCE_RANGE = not getattr(torch.cpu, "_is_vnni_supported", lambda: False)()
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 ONEDNN = torch.ops.mkldnn._linear_pointwise.default if HAS_ONEDNN else None
 ONEDNN_MIN = 1 << 24  # multiplications from which oneDNN is faster
-# MKL, behind F.linear, uses AVX-512 on Intel's processors only; elsewhere oneDNN is twice as fast, forward and backward.
-WIDE = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() == "AVX512"
+# MKL, behind F.linear, does not use AVX-512 on AMD's processors; there oneDNN is twice as fast, forward and backward.
+TRAINS_BY_ONEDNN = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() == "AVX512" and is_amd()
+IMAGES = 16  # from which ATen computes a convolution by oneDNN with one thread too
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -26,29 +29,45 @@ FUSED: dict[Activation | None, str] = {None: "none", F.gelu: "gelu", torch.relu_
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None = None) -> Tensor:
     """Compute x W + b, then the activation: (..., D), (N, D), (N,) → (..., N)."""
-    large = x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() * len(weight) >= ONEDNN_MIN
+    large = _is_large(x, weight)
     if large and ONEDNN is not None and not torch.is_grad_enabled() and activation in FUSED:
         return ONEDNN(x, weight, bias, FUSED[activation], [], "none")
-    y = _convolution(x, weight, bias) if large and WIDE else F.linear(x, weight, bias)  # (..., N)
+    if large and TRAINS_BY_ONEDNN and torch.is_grad_enabled():
+        return _convolution(x, weight, bias, activation)
+    y = F.linear(x, weight, bias)  # (..., N)
     return y if activation is None else activation(y)
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """Compute a bᵀ, in a backward pass written by hand, for it has no gradient itself: (R, D), (N, D) → (R, N)."""
-    if not WIDE or a.device.type != "cpu" or a.dtype != torch.float32 or a.numel() * len(b) < ONEDNN_MIN:
-        return a @ b.T
-    assert ONEDNN is not None
-    return ONEDNN(a, b, None, "none", [], "")
+def _is_large(a: Tensor, b: Tensor) -> bool:
+    return a.device.type == "cpu" and a.dtype == torch.float32 and a.numel() * len(b) >= ONEDNN_MIN
 
 
-def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None) -> Tensor:
     """F.linear as a convolution of one pixel, which oneDNN computes with its gradients: (..., D) → (..., N).
 
     In channels-last order the rows are the pixels, so that nothing is copied.
     """
-    pixels = x.reshape(1, -1, 1, x.shape[-1]).permute(0, 3, 1, 2)  # (1, D, R, 1)
-    y = F.conv2d(pixels, weight[:, :, None, None], bias)  # (1, N, R, 1)
+    rows = x.numel() // x.shape[-1]
+    images = IMAGES if rows % IMAGES == 0 else 1
+    pixels = x.reshape(images, rows // images, 1, x.shape[-1]).permute(0, 3, 1, 2)  # (images, D, R / images, 1)
+    y = F.conv2d(pixels, weight[:, :, None, None], bias)  # (images, N, R / images, 1)
+    y = y if activation is None else activation(y)  # in place on the result itself, not on a view of it
     return y.permute(0, 2, 3, 1).reshape(*x.shape[:-1], -1)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Compute a bᵀ in a backward pass written by hand, for it has no gradient itself: (R, D), (N, D) → (R, N)."""
+    if ONEDNN is None or not TRAINS_BY_ONEDNN or not _is_large(a, b):
+        return a @ b.T
+    return ONEDNN(a, b, None, "none", [], "none")
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add aᵀ b to a total in place, without a gradient: (N, D), (R, N), (R, D)."""
+    if TRAINS_BY_ONEDNN and _is_large(a, b.T):
+        total += product(b.T.contiguous(), a.T).T
+    else:
+        total.addmm_(a.T, b)
 
 
 class Linear(nn.Linear):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from regard.layers.linear import product
+from regard.layers.linear import add_product, product
 
 __all__ = ["class_cross_entropy", "linear_cross_entropy", "mixup_cross_entropy"]
 
@@ -59,7 +59,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         vocab = len(weight)
         backward = grad_enabled and any(ctx.needs_input_grad)  # type: ignore[attr-defined]
         d_features = torch.empty_like(features) if backward else features.new_empty(0)
-        d_weight = weight.new_zeros(weight.shape[::-1]) if backward else weight.new_empty(0)  # (D, V)
+        d_weight = torch.zeros_like(weight) if backward else weight.new_empty(0)
         d_bias = torch.zeros_like(bias) if backward and bias is not None else None
         weight_sum = weight.sum(0)  # (D,): Σ over V of the logits is one product with it
         bias_sum = 0.0 if bias is None else bias.sum()
@@ -85,13 +85,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if backward:
                 exp.scatter_add_(1, y, total * (label_smoothing - 1))
                 d_features[first : first + ROWS] = product(exp, weight.T) / total - weight_sum * (label_smoothing / vocab)
-                d_weight += product((x / total).T.contiguous(), exp.T)
+                add_product(d_weight, exp, x / total)
                 if d_bias is not None:
                     d_bias.addmv_(exp.T, (1 / total).squeeze(1))
 
         # 4) the ε / V, the same for all rows
         if backward:
-            d_weight = d_weight.T - features.sum(0) * (label_smoothing / vocab)
+            d_weight -= features.sum(0) * (label_smoothing / vocab)
             if d_bias is not None:
                 d_bias -= len(features) * label_smoothing / vocab
             ctx.save_for_backward(d_features, d_weight, d_bias)  # type: ignore[arg-type]

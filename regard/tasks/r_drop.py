@@ -1,7 +1,7 @@
-"""R-Drop, https://arxiv.org/abs/2106.14448: two dropout masks of one model shall predict alike.
+"""R-Drop, https://arxiv.org/abs/2106.14448: two dropout masks of one model should agree.
 
-Each example passes twice, with different masks; the loss is the mean of both cross-entropies and a weighted divergence between
-the two predictions, half of (CE₁ + CE₂ + α · (KL(p₁‖p₂) + KL(p₂‖p₁)) / 2), the paper's loss.
+Each example runs through the model twice, with different masks.  The paper's loss is CE₁ + CE₂ + α · (KL(p₁‖p₂) + KL(p₂‖p₁)) / 2;
+here it is half of that, so that it compares with the plain one.
 
 Shapes: N predictions, D width, V vocabulary.
 """
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from regard.layers.linear import product
+from regard.layers.linear import add_product, product
 from regard.tasks.loss import ROWS
 
 __all__ = ["linear_r_drop"]
@@ -19,7 +19,7 @@ __all__ = ["linear_r_drop"]
 def linear_r_drop(
     features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float, r_drop: float
 ) -> tuple[Tensor, Tensor]:
-    """The output layer and R-Drop's loss in one, a few hundred rows at a time: never are all the logits stored.
+    """The output layer and R-Drop's loss in one, a few hundred rows at a time, without storing all the logits.
 
     features (2N, D): all predictions with the first mask, then all with the second; weight (V, D), bias (V,), labels (N,) → the
     loss, `r_drop` being its α, and the negative log-likelihood, both as sums over N predictions, of the mean of both passes.
@@ -41,7 +41,7 @@ class _LinearRDrop(torch.autograd.Function):
         passes = features.unflatten(0, (2, -1))  # (2, N, D)
         vocab = len(weight)
         d_passes = torch.empty_like(passes)
-        d_weight, d_bias = weight.new_zeros(weight.shape[::-1]), None if bias is None else torch.zeros_like(bias)  # (D, V)
+        d_weight, d_bias = torch.zeros_like(weight), None if bias is None else torch.zeros_like(bias)
         loss, nll = features.new_zeros(()), features.new_zeros(())
 
         for first in range(0, len(labels), ROWS // 2):
@@ -72,11 +72,11 @@ class _LinearRDrop(torch.autograd.Function):
 
             # 4) by features and weights
             d_passes[:, first : first + ROWS // 2] = product(d, weight.T).unflatten(0, (2, -1)) / 2
-            d_weight += product(x.T.contiguous() / 2, d.T)
+            add_product(d_weight, d, x / 2)
             if d_bias is not None:
                 d_bias += d.sum(0) / 2
 
-        ctx.save_for_backward(d_passes.flatten(0, 1), d_weight.T, d_bias)  # type: ignore[arg-type]
+        ctx.save_for_backward(d_passes.flatten(0, 1), d_weight, d_bias)  # type: ignore[arg-type]
         ctx.mark_non_differentiable(nll)
         return loss, nll
 

@@ -90,7 +90,7 @@ class Task(Generic[Model, Data, BatchT, Predictor]):
     # (model, run, tokenizer, labels) → what `regard.load` returns, with the VERBS it answers and the INPUT that `show` gives it
     predictor: Callable[[nn.Module, Run, Any, tuple[str, ...]], Predictor]
     score: Callable[[Predictor, str, ScoreOptions], list[Score]]  # of a split by name, or a file
-    # the same with R-Drop, whose weight comes last; None: not offered
+    # the loss with R-Drop: (model, batch, label_smoothing, its weight); None: not offered
     r_drop: Callable[[Model, BatchT, float, float], tuple[Tensor, Tensor]] | None = None
     mixed_validation: Callable[[Run, Data], dict[str, Iterator[BatchT]]] = lambda run, dataset: {}  # of `data.mix`, by name
     samples: Callable[[Predictor, Data], list[str]] = lambda predictor, dataset: []  # lines shown at every evaluation

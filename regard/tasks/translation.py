@@ -407,7 +407,12 @@ def _validate_mixed(run: Run, dataset: TextDataset) -> dict[str, Iterator[PairBa
 
 
 def _prepare(run: Run, tokenizer: Path, report: Report, progress: Progress) -> TextDataset:
-    check = partial(require_special, file=tokenizer, task=TASK.name, pad=True)
+
+    def check(found: Tokenizer) -> None:
+        require_special(found, tokenizer, TASK.name, pad=True)
+        if run.data.bpe_dropout:
+            found.bpe_merges()  # refuses an imported tokenizer
+
     return prepare_pairs(run.data, tokenizer, report, progress, task=TASK.name, check=check, mix=mix_parts(run))
 
 

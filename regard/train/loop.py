@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 from safetensors.torch import save as to_bytes
-from torch import Tensor, nn
+from torch import nn
 
 from regard.config import Run, to_toml
 from regard.data.files import write_atomic
@@ -248,7 +248,7 @@ def _begin(run: Run, files: RunFolder, fresh: bool, console: Console, world: Wor
 def _check_r_drop(run: Run, task: Task[Any, Any, Any, Any]) -> None:
     if run.train.r_drop and task.r_drop is None:
         raise ValueError(f"train.r_drop={run.train.r_drop:g}, which task {task.name} does not offer; leave it out")
-    if run.train.r_drop and not getattr(run.model, "dropout", 0.0):
+    if run.train.r_drop and not any(getattr(run.model, key, 0.0) for key in ("dropout", "attention_dropout")):
         raise ValueError(f"train.r_drop={run.train.r_drop:g} compares two dropout masks, but model.dropout is 0; raise that, or "
                          f"leave train.r_drop out")  # fmt: skip
 
@@ -273,7 +273,8 @@ def _loop(training: _Training, log: Log | None) -> None:
     """The loop of the figure above; without a log, that of a worker process."""
     t, state, model, optimizer, world = (training.run.train, training.state, training.model, training.optimizer, training.world)
     task, report = training.task, training.report
-    loss_of = task.loss if task.r_drop is None or not t.r_drop else partial(_r_drop, task.r_drop, t.r_drop)
+    r_drop = task.r_drop
+    loss_of = (lambda model, batch, smoothing: r_drop(model, batch, smoothing, t.r_drop)) if r_drop and t.r_drop else task.loss
     stream = task.batches(training.run, training.dataset, state.position)
     began = time.monotonic() - state.seconds
     world.copy_from_main(state_tensors(model).values())
@@ -366,11 +367,6 @@ def _loop(training: _Training, log: Log | None) -> None:
                 raise Interrupted(f"stopped at step {state.step:,}, saved in {training.files.path}; continue with --resume")
     if state.stopped_early(t.patience):
         report(f"stopped early at step {state.step:,}: {t.patience} evaluations without a lower validation loss")
-
-
-def _r_drop(loss_of: Callable[..., tuple[Tensor, Tensor]], weight: float, model: nn.Module, batch: Any,
-            label_smoothing: float) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return loss_of(model, batch, label_smoothing, weight)
 
 
 def _first_losses(training: _Training, log: Log) -> dict[str, float]:

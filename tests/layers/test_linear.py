@@ -9,9 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 from regard.layers import linear as layers
-from regard.layers.linear import Int8Linear, Linear, product, to_int8
+from regard.layers.linear import Int8Linear, Linear, add_product, product, to_int8
 from regard.layers.mlp import MLP, gelu
 from regard.models.transformer import Transformer, TransformerConfig
 
@@ -83,7 +84,7 @@ def test_the_convolution_equals_the_linear_layer_and_its_gradients(seed, width, 
     toward = torch.randn(rows, 2, stop - start)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layers, "ONEDNN_MIN", 0)
-        patch.setattr(layers, "WIDE", True)
+        patch.setattr(layers, "TRAINS_BY_ONEDNN", True)
         patch.setattr(nn.functional, "linear", None)  # it is not called
         found = linear.rows(x, start, stop)
     wanted = nn.functional.linear(*double)[..., start:stop]
@@ -93,15 +94,56 @@ def test_the_convolution_equals_the_linear_layer_and_its_gradients(seed, width, 
         torch.testing.assert_close(ours.double(), exact_one, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.skipif(not layers.HAS_ONEDNN, reason="this torch was built without oneDNN")
+@pytest.mark.parametrize(("rows", "threads"), [(1024, 1), (1024, 2), (1001, 2)])
+@pytest.mark.parametrize("activation", [None, torch.relu_, nn.functional.gelu])
+def test_onednn_computes_a_large_layer_and_its_gradients(rows, threads, activation, monkeypatch):
+    monkeypatch.setattr(layers, "TRAINS_BY_ONEDNN", True)
+    linear = layer(0, 256, 128)
+    x, toward = torch.randn(rows, 256, requires_grad=True), torch.randn(rows, 128)
+    leaves = [x, *linear.parameters()]
+    double = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    usual = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with profile(activities=[ProfilerActivity.CPU]) as profiled:
+            found = linear(x, activation)
+            grads = torch.autograd.grad(found, leaves, toward)
+    finally:
+        torch.set_num_threads(usual)
+    names = {event.key for event in profiled.key_averages()}
+    assert "aten::mkldnn_convolution" in names
+    assert not any("slow_conv" in name for name in names)
+    wanted = nn.functional.linear(*double)
+    wanted = wanted if activation is None else activation(wanted)
+    torch.testing.assert_close(found.double(), wanted, atol=1e-3, rtol=1e-4)
+    for ours, exact_one in zip(grads, torch.autograd.grad(wanted, double, toward.double()), strict=True):
+        torch.testing.assert_close(ours.double(), exact_one, atol=2e-2, rtol=1e-3)
+
+
+@pytest.mark.parametrize("by_onednn", [False, True])
+@law
+@given(seed=seeds, width=sizes, outputs=sizes, rows=sizes)
+def test_products_are_added_to_a_total(by_onednn, seed, width, outputs, rows):
+    torch.manual_seed(seed)
+    a, b, total = torch.randn(rows, outputs), torch.randn(rows, width), torch.randn(outputs, width)
+    wanted = total.double() + a.double().T @ b.double()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers, "ONEDNN_MIN", 0)
+        patch.setattr(layers, "TRAINS_BY_ONEDNN", by_onednn and layers.HAS_ONEDNN)
+        add_product(total, a, b)
+    torch.testing.assert_close(total.double(), wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("by_onednn", [False, True])
 @law
 @given(seed=seeds, width=sizes, outputs=sizes, rows=sizes, strided=st.booleans())
-def test_the_product_without_gradient_equals_the_exact_one(wide, seed, width, outputs, rows, strided):
+def test_the_product_without_gradient_equals_the_exact_one(by_onednn, seed, width, outputs, rows, strided):
     torch.manual_seed(seed)
     a, b = torch.randn(rows, width), torch.randn(width, outputs).T if strided else torch.randn(outputs, width)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layers, "ONEDNN_MIN", 0)
-        patch.setattr(layers, "WIDE", wide and layers.HAS_ONEDNN)
+        patch.setattr(layers, "TRAINS_BY_ONEDNN", by_onednn and layers.HAS_ONEDNN)
         found = product(a, b)
     torch.testing.assert_close(found.double(), a.double() @ b.double().T, atol=1e-4, rtol=1e-4)
 

@@ -59,7 +59,7 @@ def test_value_and_gradients_equal_torchs_cross_entropy(rows, label_smoothing, b
 
 @pytest.mark.skipif(not linear_file.HAS_ONEDNN, reason="this torch was built without oneDNN")
 def test_the_products_of_onednn_have_the_same_gradients(monkeypatch):
-    monkeypatch.setattr(linear_file, "WIDE", True)
+    monkeypatch.setattr(linear_file, "TRAINS_BY_ONEDNN", True)
     monkeypatch.setattr(linear_file, "ONEDNN_MIN", 0)
     leaves, labels = problem(ROWS + 7, bias=True, dtype=torch.float32)
     loss, _ = linear_cross_entropy(*leaves, labels, 0.1)

@@ -37,7 +37,7 @@ def formula(leaves, labels, label_smoothing, weight):
 def test_value_and_gradients_equal_the_formula(rows, weight, label_smoothing, bias, by_onednn, monkeypatch):
     monkeypatch.setattr(r_drop_file, "ROWS", 8)  # eleven predictions in blocks of four, four and three
     monkeypatch.setattr(linear_file, "ONEDNN_MIN", 0)
-    monkeypatch.setattr(linear_file, "WIDE", by_onednn and linear_file.HAS_ONEDNN)
+    monkeypatch.setattr(linear_file, "TRAINS_BY_ONEDNN", by_onednn and linear_file.HAS_ONEDNN)
     for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 1e-4)):
         leaves, labels = problem(rows, bias, dtype)
         given = [leaf for leaf in leaves if leaf is not None]

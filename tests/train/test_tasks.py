@@ -71,7 +71,7 @@ def test_r_drop_without_dropout_or_of_another_task_is_refused(tmp_path):
     write_data(tmp_path)
     run = regularized(tmp_path, train={"r_drop": 5.0})
     with pytest.raises(ValueError, match=r"train\.r_drop=5 compares two dropout masks, but model\.dropout is 0"):
-        fit(dataclasses.replace(run, model=dataclasses.replace(run.model, dropout=0.0)), tmp_path / "run")
+        fit(dataclasses.replace(run, model=dataclasses.replace(run.model, dropout=0.0, attention_dropout=0.0)), tmp_path / "run")
     other = tiny_run("language_model", tmp_path)
     with pytest.raises(ValueError, match="task language_model does not offer; leave it out"):
         fit(dataclasses.replace(other, train=run.train), tmp_path / "run")

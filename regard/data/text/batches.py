@@ -22,6 +22,7 @@ from regard.data.text.tokenizer import PAD, SpecialTokens
 __all__ = ["LabeledBatch", "PairBatch", "all_labeled_batches", "all_pair_batches", "labeled_batches", "pad", "pair_batches"]
 
 POOL = 16  # blocks in memory at once: 65,536 pairs
+CHANGES = 3  # a stream of random numbers apart from those of the order, here and in mixture.py
 
 Batch = TypeVar("Batch")
 Change = Callable[[Pool, np.random.Generator], Pool]
@@ -85,7 +86,7 @@ def _endless(store: PairStore | MixedStore, tokens: int, seed: int, position: Da
             rng = np.random.default_rng([seed, epoch, pool])
             pairs = store.read(pools[pool])  # type: ignore[arg-type]  # each store reads its own pools
             if change is not None:
-                pairs = change(pairs, np.random.default_rng([seed, epoch, pool, 1]))
+                pairs = change(pairs, np.random.default_rng([seed, epoch, pool, CHANGES]))
             rows = _split_by_tokens(pairs, tokens, rng.permutation(len(pairs.starts)), ends)
             rows = [rows[i] for i in rng.permutation(len(rows))]
             for index in range(skip, len(rows)):

@@ -1,7 +1,7 @@
 """BPE-dropout, https://arxiv.org/abs/1910.13267: in training a word is split differently each time it is read.
 
-A byte-pair encoding merges the characters of a word, best pair first.  With dropout each possible merge of a step is passed over
-with some probability, so that rarer, shorter tokens appear.  Corpora are encoded once, without it; here the words of a pool are
+A byte-pair encoding merges the characters of a word, best pair first.  With dropout each possible merge of a step is dropped with
+some probability, so that rarer, shorter tokens appear.  Corpora are encoded once, without it; here the words of a pool are
 split again, as a function of the pool's seed.
 """
 
@@ -16,49 +16,54 @@ from regard.data.text.tokenizer import Tokenizer
 
 __all__ = ["BPEDropout"]
 
-WORDS = 1 << 16  # whose merges are remembered
+PAIRS = 4096  # split at once: their words are Python objects
+CACHED, LONGEST = 1 << 16, 20  # words whose merges are remembered, and the most tokens of one: without spaces a word is a clause
 
 Ids = tuple[int, ...]
 
 
 class BPEDropout:
-    """Split the words of a pool again, each merge of a step passed over with probability `rate`."""
+    """Split the words of a pool again, each possible merge of a step dropped with probability `rate`."""
 
     def __init__(self, tokenizer: Tokenizer, rate: float, max_len: int):
         vocab, merges = tokenizer.bpe_merges()
         self.rate, self.max_len, self._vocab = rate, max_len, vocab
         self._merges = {(vocab[a], vocab[b]): (rank, vocab[a + b]) for rank, (a, b) in enumerate(merges)}
         self._spelled = {index: token for token, index in vocab.items()}
+        self._special = set(tokenizer.special_ids)
         size = max(self._spelled) + 1
-        special = set(tokenizer.special_ids)
         self._starts, self._ends = np.ones(size, dtype=bool), np.ones(size, dtype=bool)  # a word, with this token
         for index, piece in self._spelled.items():
-            if index not in special:
+            if index not in self._special:
                 self._starts[index] = piece[0] == "▁" or _is_punctuation(piece[0])
-                self._ends[index] = piece == "▁" or _is_punctuation(piece[-1])
-        self._special = special
-        self._path = lru_cache(WORDS)(self._find_path)
+                self._ends[index] = _is_punctuation(piece[-1])
+        self._remembered = lru_cache(CACHED)(self._find_path)
 
     def __call__(self, pool: Pool, rng: np.random.Generator) -> Pool:
         """The pool with its words split again; a side that would exceed `max_len` tokens stays as it was."""
-        pool = pool.take(np.arange(len(pool.starts)))  # source and target of each pair, one after the other
+        rows = np.arange(len(pool.starts))
+        parts = [self._split_pairs(pool.take(rows[first : first + PAIRS]), rng) for first in range(0, len(rows), PAIRS)]
+        tokens = np.concatenate([tokens for tokens, _ in parts])
+        lengths = np.concatenate([lengths for _, lengths in parts])
+        sources, targets = lengths[::2], lengths[1::2]
+        return Pool(tokens, np.cumsum(sources + targets) - sources - targets, sources, targets)
+
+    def _split_pairs(self, pool: Pool, rng: np.random.Generator) -> tuple[Ints, Ints]:
+        """Some pairs, one after the other, split again: their tokens, and the length of each side."""
         sides = np.stack((pool.sources, pool.targets), 1).ravel()
-        begins = self._word_starts(pool.tokens.astype(np.int64), sides)
-        tokens, bounds = pool.tokens.tolist(), [*begins.tolist(), len(pool.tokens)]
-        words = [tuple(tokens[a:b]) for a, b in pairwise(bounds)]
-        chances = rng.random(len(words)).tolist()
-        split = [self._split(word, chance, rng) for word, chance in zip(words, chances, strict=True)]
+        starts = self._word_starts(pool.tokens.astype(np.int64), sides)
+        tokens = pool.tokens.tolist()
+        words = [tuple(tokens[a:b]) for a, b in pairwise([*starts.tolist(), len(tokens)])]
+        split = [self._split(word, u, rng) for word, u in zip(words, rng.random(len(words)).tolist(), strict=True)]
 
         # Which side a word is of, and how many tokens that side now has
-        side = np.searchsorted(np.cumsum(sides), begins, side="right")
+        side = np.searchsorted(np.cumsum(sides), starts, side="right")
         lengths = np.bincount(side, weights=[len(word) for word in split], minlength=len(sides)).astype(np.int64)
         long = lengths > self.max_len
         if long.any():
             split = [old if long[at] else new for old, new, at in zip(words, split, side.tolist(), strict=True)]
             lengths = np.where(long, sides, lengths)
-        found = np.fromiter((token for word in split for token in word), pool.tokens.dtype, int(lengths.sum()))
-        sources, targets = lengths[::2], lengths[1::2]
-        return Pool(found, np.cumsum(sources + targets) - sources - targets, sources, targets)
+        return np.fromiter((token for word in split for token in word), pool.tokens.dtype, int(lengths.sum())), lengths
 
     def _word_starts(self, tokens: Ints, sides: Ints) -> Ints:
         """Positions at which a word starts: merges never cross them."""
@@ -68,25 +73,23 @@ class BPEDropout:
         start[firsts[sides > 0]] = True
         return np.flatnonzero(start)
 
-    def _split(self, word: Ids, chance: float, rng: np.random.Generator) -> Ids:
-        """Sample one split.  The usual merges are all made with probability (1 - rate) to their number: most words stay."""
-        path = self._path(word)
-        steps = len(path) - 1
-        if chance < (1 - self.rate) ** steps:
+    def _split(self, word: Ids, u: float, rng: np.random.Generator) -> Ids:
+        """Sample one split.  All usual merges are made with probability (1 - rate) to their number: most words stay."""
+        path = self._remembered(word) if len(word) <= LONGEST else self._find_path(word)
+        kept, done = 1.0 - self.rate, 0
+        if u < kept ** (len(path) - 1):
             return word
-        # The first merge that is passed over: its step has a geometric distribution, given that there is one.
-        done = 0
-        while chance < (1 - self.rate) ** (done + 1):
+        # The first usual merge that is dropped: its step has a geometric distribution, given that there is one.
+        while u < kept ** (done + 1):
             done += 1
-        ids, best_is_passed = list(path[done]), True
+        ids, dropped = list(path[done]), 1
         while candidates := self._candidates(ids):
-            first = int(best_is_passed)
-            best_is_passed = False
-            kept = next((pair for pair in candidates[first:] if rng.random() >= self.rate), None)
-            if kept is None:
+            made = next((merge for merge in candidates[dropped:] if rng.random() < kept), None)
+            if made is None:
                 break
-            _, at, merged = kept
+            _, at, merged = made
             ids[at : at + 2] = [merged]
+            dropped = 0
         return tuple(ids)
 
     def _candidates(self, ids: list[int]) -> list[tuple[int, int, int]]:

@@ -26,7 +26,7 @@ class TextData:
     prefixed: bool = False  # put a T5 task prefix before each sentence: "translate English to German: "
     tokenizer: Literal["bpe", "bytes", "wordpiece", "characters", "words"] = "bpe"
     vocab: int = 8000  # tokens to learn; more if there are more different characters
-    bpe_dropout: float = 0.0  # of pairs in training: probability to pass over a merge, so that words are split in many ways
+    bpe_dropout: float = 0.0  # of pairs in training: probability to drop a merge, so that words are split in many ways
     max_len: int = 256  # tokens; longer pairs are left out, plain text is cut into windows of this length
     pairs: int = 20_000  # training pairs that a toy generates
     mix: str = ""  # runs, files or named sets mixed in, each with its share of the training examples: "runs/enfr:0.5"
@@ -38,7 +38,7 @@ class TextData:
         require_fraction(bpe_dropout=self.bpe_dropout)
         if self.bpe_dropout and self.tokenizer != "bpe":
             raise ValueError(f"bpe_dropout={self.bpe_dropout:g} passes over merges, which tokenizer={self.tokenizer} does not "
-                             f"make; use tokenizer=bpe")  # fmt: skip
+                             f"make; use tokenizer=bpe, or leave bpe_dropout out")  # fmt: skip
         require_one_source(self.source, self.train, self.valid)
         parse_mix(self.mix)
 

@@ -36,8 +36,8 @@ KINDS = ("bpe", "bytes", "wordpiece", "characters", "words")
 
 # A word keeps the space before it (▁bike) and punctuation is separate, so "bike." and "bike" share a token and
 # decoding restores the text: no detokenizer needed.
-WORDS = r"▁?\p{P}|▁?[^▁\p{P}]+|▁"
-PIECES = Regex(WORDS)
+PIECES_PATTERN = r"▁?\p{P}|▁?[^▁\p{P}]+|▁"
+PIECES = Regex(PIECES_PATTERN)
 
 
 E = TypeVar("E")  # what a line is encoded to
@@ -189,9 +189,9 @@ class Tokenizer:
         """The vocabulary and the merges, best first, of a tokenizer of kind `bpe`; others are refused."""
         state = json.loads(self._inner.to_str())
         steps = (state["pre_tokenizer"] or {}).get("pretokenizers", [])
-        if state["model"]["type"] != "BPE" or not any(step.get("pattern") == {"Regex": WORDS} for step in steps):
-            raise ValueError("data.bpe_dropout needs a tokenizer of kind bpe that regard has trained, and this run's is another "
-                             "one; leave it out")  # fmt: skip
+        if state["model"]["type"] != "BPE" or not any(step.get("pattern") == {"Regex": PIECES_PATTERN} for step in steps):
+            raise ValueError("data.bpe_dropout needs a tokenizer of kind bpe that regard has trained, which that of this run "
+                             "is not; leave it out")  # fmt: skip
         return state["model"]["vocab"], [(a, b) for a, b in state["model"]["merges"]]
 
     @cached_property
