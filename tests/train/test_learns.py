@@ -125,12 +125,12 @@ def test_the_other_toys_are_learnt_in_about_a_minute(tmp_path, toy):
 @pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("REGARD_DATA"), reason="set REGARD_DATA to a folder that holds multi30k/")
 def test_multi30k_reaches_its_score_with_at_most_2_7_million_parameters(tmp_path):
-    """About 45 minutes on two cores; BLEU on the published lower-cased tokens, without further tokenisation."""
+    """About 85 minutes on two cores; BLEU on the published lower-cased tokens, without further tokenisation."""
     regard("train", "multi30k-tok", cwd=tmp_path)
     parts = json.loads(regard("cost", "runs/multi30k-tok", "--json", cwd=tmp_path))["runs/multi30k-tok"]
     assert parts[-1]["parameters"] <= 2_700_000
     scores = json.loads(regard("score", "runs/multi30k-tok", "--on", "test_2016_flickr", "--json", cwd=tmp_path))
-    assert next(s["value"] for s in scores if "tok:none" in s["signature"]) >= 39.5
+    assert next(s["value"] for s in scores if "tok:none" in s["signature"]) >= 40.5
 
 
 def score_of(run: str, on: str, name: str, cwd) -> float:
